@@ -1,4 +1,5 @@
-"""Adam's update as one kernel a parameter: it reads four tensors, and writes three of them where they lie (out=).
+"""Adam's update as an op of one parameter, called for all in a few launches (fg.foreach): it reads four tensors, and
+writes three of them where they lie (out=). fg.optim.Adam is this with torch's options and state dicts.
 
 The numbers that change from step to step are run-time arguments, so nothing is compiled again.
 
@@ -25,7 +26,7 @@ def adam(
 
 
 class Adam(torch.optim.Optimizer):
-    """torch.optim.Adam without its options."""
+    """torch.optim.Adam without its options; every parameter has a gradient."""
 
     def __init__(self, params: Iterable, lr: float = 1e-3, betas: tuple = (0.9, 0.999), eps: float = 1e-8) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
@@ -34,19 +35,18 @@ class Adam(torch.optim.Optimizer):
     def step(self, closure=None) -> None:
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
-            for param in group["params"]:
-                if param.grad is None:
-                    continue
-                state = self.state[param]
-                if not state:
-                    state.update(count=0, first=torch.zeros_like(param), second=torch.zeros_like(param))
-                state["count"] += 1
-                scale1, scale2 = 1 / (1 - beta1 ** state["count"]), 1 / (1 - beta2 ** state["count"])
-                first, second = state["first"], state["second"]
-                adam(
-                    param, param.grad, first, second, group["lr"], beta1, beta2, group["eps"], scale1, scale2,
-                    out=(param, first, second),
-                )  # fmt: skip
+            params = group["params"]
+            for param in params:
+                if not self.state[param]:
+                    self.state[param] = {"first": torch.zeros_like(param), "second": torch.zeros_like(param)}
+            grads = [param.grad for param in params]
+            firsts, seconds = ([self.state[param][name] for param in params] for name in ("first", "second"))
+            group["count"] = group.get("count", 0) + 1
+            scale1, scale2 = 1 / (1 - beta1 ** group["count"]), 1 / (1 - beta2 ** group["count"])
+            fg.foreach(adam)(
+                params, grads, firsts, seconds, group["lr"], beta1, beta2, group["eps"], scale1, scale2,
+                out=(params, firsts, seconds),
+            )  # fmt: skip
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
 """A sequence to sequence model: LSTM encoder and decoder, attention, dropout, masks by length, label smoothing.
 
-Each function below is torch code. Run with ``--by fusegen`` they are ops: a step of an LSTM is one kernel behind
-torch's matrix product, its backward another one that writes the gradients of the packed gates; attention is two
+Each function below is torch code. Run with ``--by fusegen`` they are ops: a step of an LSTM is a product and one kernel
+behind it, its backward a kernel that writes the gradients of the packed gates, and two products; attention is two
 products with a masked softmax between them; what follows it is two products, without a copy of what they are of, and a
-kernel that draws dropout's mask again in its backward. ``--by torch``, ``compile`` and ``cudnn`` run them as they
-stand, by torch.compile, and with torch.nn.LSTM in the place of the steps.
+kernel that draws dropout's mask again in its backward. The optimizer is one of fusegen's. ``--by torch``, ``compile``
+and ``cudnn`` run them as they stand, by torch.compile, and with torch.nn.LSTM in the place of the steps.
 
 The corpus is made here: numbers digit by digit, to be read out backwards in words. Of the model that Paddle measured:
 
@@ -27,9 +27,9 @@ import fusegen as fg
 PAD, START = 0, 1
 
 
-def lstm_step(of_input: Any, of_hidden: Any, cell: Any, hidden: Any, is_inside: Any) -> Any:
-    """The states behind one step, of the packed gates' two products; sequences that have ended stay as they are."""
-    i, f, g, o = (of_input + of_hidden).chunk(4, -1)
+def lstm_step(of_input: Any, weight: Any, cell: Any, hidden: Any, is_inside: Any) -> Any:
+    """The states behind one step, of the input's packed gates; sequences that have ended stay as they are."""
+    i, f, g, o = (of_input + F.linear(hidden, weight)).chunk(4, -1)
     after = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
     out = torch.sigmoid(o) * torch.tanh(after)
     return torch.where(is_inside, out, hidden), torch.where(is_inside, after, cell)
@@ -79,9 +79,8 @@ class Lstm(nn.Module):
             ]
             gates = F.linear(x, own[0], own[2] + own[3])
             outputs = []
-            for step in range(length):
-                of_hidden = F.linear(hidden, own[1])
-                hidden, cell = self.functions.lstm_step(gates[step], of_hidden, cell, hidden, is_inside[step])
+            for of_input, inside in zip(gates.unbind(), is_inside.unbind(), strict=True):
+                hidden, cell = self.functions.lstm_step(of_input, own[1], cell, hidden, inside)
                 outputs.append(hidden)
             x = torch.stack(outputs)
             if layer + 1 < self.layers:
@@ -148,7 +147,9 @@ def corpus(given: argparse.Namespace, device: str) -> tuple[Tensor, Tensor]:
 
 def train(model: Any, given: argparse.Namespace, device: str) -> tuple[list[float], list[float]]:
     """The loss of each step, and its milliseconds."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=given.rate)
+    ours = given.by == "fusegen"
+    optimizer = (fg.optim.Adam if ours else torch.optim.Adam)(model.parameters(), lr=given.rate)
+    clip = fg.optim.clip_grad_norm_ if ours else nn.utils.clip_grad_norm_
     losses, times = [], []
     for step in range(given.steps):
         given.seed = step % given.batches
@@ -157,7 +158,7 @@ def train(model: Any, given: argparse.Namespace, device: str) -> tuple[list[floa
         loss = model(source, target)
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        clip(model.parameters(), 5.0)
         optimizer.step()
         losses.append(loss.item())
         times.append(1e3 * (time.perf_counter() - start))

@@ -8,6 +8,7 @@ from fusegen.core.collector import paused
 if TYPE_CHECKING:  # what is made at run time, and what is imported when it is first used
     from fusegen import nn as nn
     from fusegen import ops as ops
+    from fusegen import optim as optim
     from fusegen._language import *  # noqa: F403
     from fusegen._nn import patch as patch
     from fusegen.pytorch.autograd.accumulate_grad import accumulate_grad as accumulate_grad
@@ -38,15 +39,20 @@ with paused():
         FusegenError,
         FusegenWarning,
         LegalityError,
+        PlaceError,
         ShapeError,
     )
+    from fusegen.core.within import NOWHERE
     from fusegen.declare import language, table
     from fusegen.declare.op import Const, Scalar, is_symbolic
     from fusegen.declare.tensor import Tensor
     from fusegen.declare.trace import ScalarSpec, TensorSpec
+    from fusegen.foreach_op import ForEach, foreach
     from fusegen.fused_op import FusedOp, RandomOp, op
+    from fusegen.launch.reports import check_indices
     from fusegen.linear_loss_op import LinearLossOp
     from fusegen.run.verify import checked
+    from fusegen.tuning.session import tuner as tune
 
     if not TYPE_CHECKING:
         from fusegen.declare.language import *  # noqa: F403
@@ -56,6 +62,7 @@ with paused():
 __version__ = "0.1.0"
 
 __all__ = [
+    "NOWHERE",
     "CheckError",
     "CompileError",
     "Const",
@@ -63,11 +70,13 @@ __all__ = [
     "DerivativeError",
     "DeviceError",
     "DtypeError",
+    "ForEach",
     "FusedOp",
     "FusegenError",
     "FusegenWarning",
     "LegalityError",
     "LinearLossOp",
+    "PlaceError",
     "RandomOp",
     "Scalar",
     "ScalarSpec",
@@ -77,10 +86,12 @@ __all__ = [
     "bfloat16",
     "bool_",
     "cast",
+    "check_indices",
     "checked",
     "float16",
     "float32",
     "float64",
+    "foreach",
     "int8",
     "int16",
     "int32",
@@ -89,6 +100,7 @@ __all__ = [
     "op",
     "register",
     "table",
+    "tune",
     "uint8",
 ]
 __all__ += language.__all__
@@ -113,6 +125,7 @@ _LATER = {
     "accumulate_grad": "fusegen.pytorch.autograd.accumulate_grad",
     "nn": "fusegen.nn",
     "ops": "fusegen.ops",
+    "optim": "fusegen.optim",
     "patch": "fusegen.nn",
 }
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
-from fusegen.declare.tensor import Axis, DTypeLike, Number, Tensor
+from fusegen.declare.tensor import Axis, Cumulative, DTypeLike, Number, Tensor
 
 def abs(x: Number, /) -> Tensor:
     """Derivative 0 at 0."""
@@ -123,18 +123,73 @@ def cos(x: Number, /) -> Tensor:
 def cosh(x: Number, /) -> Tensor:
     """Elementwise cosh; arguments broadcast and promote as torch's."""
 @overload
-def cumsum(x: Number, axis: int = -1, *, reverse: bool = False, dtype: DTypeLike | None = None) -> Tensor:
-    """y[i] = x[0] + ... + x[i] along ``axis``; x[i] + ... + x[last] if ``reverse``.
+def cummax(x: Number, axis: int = -1, *, reverse: bool = False) -> Cumulative:
+    """The largest of x[0], ..., x[i] along ``axis``, and where it stands: ``values`` and ``indices`` (int64).
 
-    Integers and bools are added up as int64; halves are in float32, and rounded where they are stored. ``dtype`` casts
-    before, and is the result's. Source: torch.cumsum.
+    From the last element if ``reverse``. Of several that are equal, the place is that of the last that the scan meets,
+    which has the gradient; NaN is larger than all. Source: torch.cummax.
 
     Raises:
         ShapeError: there is no such dimension.
         DeclarationError: it is in groups (fg.unflatten).
     """
 @overload
-def cumsum(x: Number, *, dim: int = -1, reverse: bool = False, dtype: DTypeLike | None = None) -> Tensor: ...
+def cummax(x: Number, *, dim: int = -1, reverse: bool = False) -> Cumulative: ...
+@overload
+def cummin(x: Number, axis: int = -1, *, reverse: bool = False) -> Cumulative:
+    """The smallest of x[0], ..., x[i] along ``axis``, and where it stands. See ``cummax``. Source: torch.cummin."""
+@overload
+def cummin(x: Number, *, dim: int = -1, reverse: bool = False) -> Cumulative: ...
+@overload
+def cumprod(
+    x: Number,
+    axis: int = -1,
+    *,
+    reverse: bool = False,
+    exclusive: bool = False,
+    dtype: DTypeLike | None = None,
+) -> Tensor:
+    """y[i] = x[0] * ... * x[i] along ``axis``; x[i] * ... * x[last] if ``reverse``.
+
+    If ``exclusive`` x[i] is not in y[i], and the first is one. Its gradient divides by nothing, so elements may be
+    zero. Dtypes and errors are those of ``cumsum``. Source: torch.cumprod.
+    """
+@overload
+def cumprod(
+    x: Number,
+    *,
+    dim: int = -1,
+    reverse: bool = False,
+    exclusive: bool = False,
+    dtype: DTypeLike | None = None,
+) -> Tensor: ...
+@overload
+def cumsum(
+    x: Number,
+    axis: int = -1,
+    *,
+    reverse: bool = False,
+    exclusive: bool = False,
+    dtype: DTypeLike | None = None,
+) -> Tensor:
+    """y[i] = x[0] + ... + x[i] along ``axis``; x[i] + ... + x[last] if ``reverse``.
+
+    If ``exclusive`` x[i] is not in y[i], and the first is zero. Integers and bools are added up as int64; halves are in
+    float32, and rounded where they are stored. ``dtype`` casts before, and is the result's. Source: torch.cumsum.
+
+    Raises:
+        ShapeError: there is no such dimension.
+        DeclarationError: it is in groups (fg.unflatten).
+    """
+@overload
+def cumsum(
+    x: Number,
+    *,
+    dim: int = -1,
+    reverse: bool = False,
+    exclusive: bool = False,
+    dtype: DTypeLike | None = None,
+) -> Tensor: ...
 def digamma(x: Number, /) -> Tensor:
     """d/dx lgamma(x)."""
 def dropout(x: Number, p: Number = 0.5, training: bool = True) -> Tensor:
@@ -221,7 +276,7 @@ def index_add(x: Number, axis: int, index: Number, source: Number, alpha: Number
     """``x`` with ``alpha * source[.., i, ..]`` added at ``index[i]`` along ``axis``.
 
     Numbers for one place are added up in one order: the same bits each time. Negative positions count from the end;
-    what is out of range is left out. Source: torch.index_add.
+    one that is out of range is an error (``fg.PlaceError``). Source: torch.index_add.
 
     Raises:
         DtypeError: the index is not of integers.
@@ -233,8 +288,8 @@ def index_add(x: Number, *, dim: int, index: Number, source: Number, alpha: Numb
 def index_copy(x: Number, axis: int, index: Number, source: Number) -> Tensor:
     """``x`` with ``source[.., i, ..]`` in place of what is at ``index[i]`` along ``axis``.
 
-    Of several for one place the last one counts, and has the gradient. Negative positions count from the end; what is
-    out of range is left out. Source: torch.index_copy.
+    Of several for one place the last one counts, and has the gradient. Negative positions count from the end; one that
+    is out of range is an error (``fg.PlaceError``). Source: torch.index_copy.
 
     Raises:
         DtypeError: the index is not of integers, or the source is of floats and ``x`` is not.
@@ -261,6 +316,21 @@ def linear(x: Number, weight: Number, bias: Number | None = None) -> Tensor:
         ShapeError: the weight's last dimension is not the input's, or its first one not the bias's; see ``matmul`` for
             the rest.
     """
+@overload
+def linear_recurrence(a: Number, b: Number, axis: int = -1, *, reverse: bool = False) -> Tensor:
+    """h[i] = a[i] * h[i - 1] + b[i] along ``axis``, from h = 0 before the first element; from the last if ``reverse``.
+
+    ``a`` and ``b`` broadcast and promote; integers count as float32. A first state h0 goes into the first term: b[0] +
+    a[0] * h0. State space models, minGRU and RG-LRU are such recurrences. Halves are carried in float32. Blocks of the
+    axis are combined with products of their factors; where such a product overflows beside a state of zero, it counts
+    for nothing, as in a loop. Source: Blelloch, Prefix Sums and Their Applications, 1990.
+
+    Raises:
+        ShapeError: there is no such dimension, or sizes differ.
+        DeclarationError: it is in groups (fg.unflatten).
+    """
+@overload
+def linear_recurrence(a: Number, b: Number, *, dim: int = -1, reverse: bool = False) -> Tensor: ...
 def log(x: Number, /) -> Tensor:
     """Elementwise log; arguments broadcast and promote as torch's."""
 def log10(x: Number, /) -> Tensor:
@@ -274,6 +344,19 @@ def log_softmax(x: Number, axis: int = -1, dtype: DTypeLike | None = None) -> Te
     """x - max - log(sum(exp(x - max))) along ``axis``. ``dtype``: what ``x`` is cast to first."""
 @overload
 def log_softmax(x: Number, *, dim: int = -1, dtype: DTypeLike | None = None) -> Tensor: ...
+@overload
+def logcumsumexp(x: Number, axis: int = -1, *, reverse: bool = False) -> Tensor:
+    """y[i] = log(exp(x[0]) + ... + exp(x[i])) along ``axis``; from the last element if ``reverse``.
+
+    Sums are kept relative to the largest element so far, so that nothing overflows. No gradient flows where y is
+    infinite. Source: torch.logcumsumexp.
+
+    Raises:
+        ShapeError: there is no such dimension.
+        DeclarationError: it is in groups (fg.unflatten).
+    """
+@overload
+def logcumsumexp(x: Number, *, dim: int = -1, reverse: bool = False) -> Tensor: ...
 def logical_and(a: Number, b: Number, /) -> Tensor:
     """Elementwise logical_and; arguments broadcast and promote as torch's."""
 def logical_not(x: Number, /) -> Tensor:
@@ -419,7 +502,7 @@ def scatter(x: Number, axis: int, index: Number, source: Number) -> Tensor:
     """``x`` with ``source`` in place of what is at ``index`` along ``axis``, all of as many dimensions.
 
     Of several for one place the last one counts, and has the gradient. A number is put at each place. Negative
-    positions count from the end; what is out of range is left out. Source: torch.scatter.
+    positions count from the end; one that is out of range is an error (``fg.PlaceError``). Source: torch.scatter.
 
     Raises:
         DtypeError: the index is not of integers, or the source is of floats and ``x`` is not.
@@ -432,7 +515,7 @@ def scatter_add(x: Number, axis: int, index: Number, source: Number) -> Tensor:
     """``x`` with ``source`` added at ``index`` along ``axis``, all of as many dimensions.
 
     Numbers for one place are added up in one order: the same bits each time. Negative positions count from the end;
-    what is out of range is left out. Source: torch.scatter_add.
+    one that is out of range is an error (``fg.PlaceError``). Source: torch.scatter_add.
 
     Raises:
         DtypeError: the index is not of integers.
@@ -453,7 +536,9 @@ def scatter_reduce(
     """``x`` combined with ``source`` at ``index`` along ``axis``, all of as many dimensions.
 
     The gradient of an extremum is shared by elements that tie, that of a product is right for zeros too. Negative
-    positions count from the end; what is out of range is left out. Source: torch.scatter_reduce.
+    positions count from the end; one that is out of range is an error (``fg.PlaceError``).
+
+    Source: torch.scatter_reduce.
 
     Args:
         reduce: "sum", "prod", "mean", "amax" or "amin".
@@ -591,12 +676,12 @@ def softplus(x: Number, /) -> Tensor:
 def split(x: Number, count: int, axis: int = -1) -> tuple[Tensor, ...]:
     """``count`` equal blocks of ``x`` along ``axis``: views of an argument, or each computed of such views.
 
-    No data moves. As torch.chunk and numpy.split count; torch.split's number is the size of a block.
+    No data moves. As torch.chunk and numpy.split count; torch.split's number is the size of a block. An argument that
+    is split in another way as well, and what cannot be divided along with the arguments that it is made of, is read at
+    its places instead.
 
     Raises:
         ShapeError: the dimension does not divide by ``count``.
-        DeclarationError: an argument, or an axis, is split in another way as well; what is split cannot be divided
-            along with the arguments that it is made of.
     """
 @overload
 def split(x: Number, count: int, *, dim: int = -1) -> tuple[Tensor, ...]: ...
@@ -639,7 +724,8 @@ def take(x: Number, index: Number, axis: int = 0, *, negative: bool = True) -> T
     """``x`` at ``index`` along ``axis``: rows of a table, ``x[index]`` for axis 0.
 
     The result has the dimensions of the index in the place of that one. Negative positions count from the end, unless
-    it is said that there are none (``negative``); one that is out of range reads zero. Source: numpy.take.
+    it is said that there are none (``negative``); one that is out of range is an error (``fg.PlaceError``). Source:
+    numpy.take.
 
     Raises:
         DtypeError: the index is not of integers.
@@ -652,7 +738,8 @@ def take(x: Number, index: Number, *, dim: int = 0, negative: bool = True) -> Te
 def take_along_axis(x: Number, index: Number, axis: int = -1) -> Tensor:
     """``x`` at ``index`` along ``axis``; both have as many dimensions, of which the others are the same or broadcast.
 
-    Negative positions count from the end; one that is out of range reads zero. Source: numpy.take_along_axis.
+    Negative positions count from the end; one that is out of range is an error (``fg.PlaceError``). Source:
+    numpy.take_along_axis.
 
     Raises:
         DtypeError: the index is not of integers.

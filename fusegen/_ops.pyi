@@ -63,10 +63,18 @@ __all__ = [
     "cosine_similarity",
     "crelu",
     "cross_entropy",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
     "dropout",
     "elu",
     "ema_update",
+    "embedding",
+    "embedding_bag",
     "feature_dropout",
+    "flip",
+    "gather",
     "gaussian_nll_loss",
     "geglu",
     "geglu_mlp",
@@ -84,6 +92,9 @@ __all__ = [
     "hardtanh",
     "hinge_embedding_loss",
     "huber_loss",
+    "index_add",
+    "index_copy",
+    "index_select",
     "instance_norm",
     "instance_norm_gelu",
     "instance_norm_leaky_relu",
@@ -126,6 +137,7 @@ __all__ = [
     "linear_tanhshrink",
     "linear_threshold",
     "log_softmax",
+    "logcumsumexp",
     "logsigmoid",
     "logsumexp",
     "lstm_cell",
@@ -141,6 +153,7 @@ __all__ = [
     "multilabel_soft_margin_loss",
     "nll_loss",
     "normalize",
+    "pad",
     "poisson_nll_loss",
     "prelu",
     "prod",
@@ -202,6 +215,10 @@ __all__ = [
     "rms_norm_gelu",
     "rms_norm_relu",
     "rms_norm_silu",
+    "roll",
+    "scatter",
+    "scatter_add",
+    "scatter_reduce",
     "selu",
     "sigmoid",
     "sigmoid_focal_loss",
@@ -219,6 +236,7 @@ __all__ = [
     "swiglu",
     "swiglu_mlp",
     "swiglu_packed",
+    "take_along_dim",
     "tanh",
     "tanhshrink",
     "threshold",
@@ -1626,6 +1644,112 @@ Source: torch.nn.functional.cross_entropy; Szegedy et al., arXiv 1512.00567; z_l
 2204.02311.
 """
 
+class _cummax(FusedOp[..., tuple[Tensor, ...]]):
+    @overload
+    def __call__(
+        self,
+        input: Array,
+        dim: int | Sequence[int],
+        *,
+        out: Sequence[Array] | None = None,
+    ) -> tuple[Array, Array]:
+        """The largest of x[0], ..., x[i] along ``dim``, and where it stands: the last of several. NaN wins.
+
+        The gradient goes to that element. Source: torch.cummax.
+        """
+    @overload
+    def __call__(
+        self,
+        input: Foreign,
+        dim: int | Sequence[int],
+        *,
+        out: Sequence[Foreign] | None = None,
+    ) -> tuple[Foreign, Foreign]: ...
+cummax: _cummax
+"""The largest of x[0], ..., x[i] along ``dim``, and where it stands: the last of several. NaN wins.
+
+The gradient goes to that element. Source: torch.cummax.
+"""
+
+class _cummin(FusedOp[..., tuple[Tensor, ...]]):
+    @overload
+    def __call__(
+        self,
+        input: Array,
+        dim: int | Sequence[int],
+        *,
+        out: Sequence[Array] | None = None,
+    ) -> tuple[Array, Array]:
+        """The smallest of x[0], ..., x[i] along ``dim``, and where it stands: the last of several. NaN wins.
+
+        The gradient goes to that element. Source: torch.cummin.
+        """
+    @overload
+    def __call__(
+        self,
+        input: Foreign,
+        dim: int | Sequence[int],
+        *,
+        out: Sequence[Foreign] | None = None,
+    ) -> tuple[Foreign, Foreign]: ...
+cummin: _cummin
+"""The smallest of x[0], ..., x[i] along ``dim``, and where it stands: the last of several. NaN wins.
+
+The gradient goes to that element. Source: torch.cummin.
+"""
+
+class _cumprod(FusedOp[..., Tensor]):
+    @overload
+    def __call__(
+        self,
+        input: Array,
+        dim: int | Sequence[int],
+        *,
+        dtype: DTypeLike | None = None,
+        out: Array | None = None,
+    ) -> Array:
+        """x[0] * ... * x[i] along ``dim``; ``dtype``: the input is cast first. Source: torch.cumprod.
+
+        Gradients of any order divide by nothing, so elements may be zero.
+        """
+    @overload
+    def __call__(
+        self,
+        input: Foreign,
+        dim: int | Sequence[int],
+        *,
+        dtype: DTypeLike | None = None,
+        out: Foreign | None = None,
+    ) -> Foreign: ...
+cumprod: _cumprod
+"""x[0] * ... * x[i] along ``dim``; ``dtype``: the input is cast first. Source: torch.cumprod.
+
+Gradients of any order divide by nothing, so elements may be zero.
+"""
+
+class _cumsum(FusedOp[..., Tensor]):
+    @overload
+    def __call__(
+        self,
+        input: Array,
+        dim: int | Sequence[int],
+        *,
+        dtype: DTypeLike | None = None,
+        out: Array | None = None,
+    ) -> Array:
+        """x[0] + ... + x[i] along ``dim``; ``dtype``: the input is cast first. Source: torch.cumsum."""
+    @overload
+    def __call__(
+        self,
+        input: Foreign,
+        dim: int | Sequence[int],
+        *,
+        dtype: DTypeLike | None = None,
+        out: Foreign | None = None,
+    ) -> Foreign: ...
+cumsum: _cumsum
+"""x[0] + ... + x[i] along ``dim``; ``dtype``: the input is cast first. Source: torch.cumsum."""
+
 class _dropout(FusedOp[..., Tensor]):
     @overload
     def __call__(
@@ -1707,6 +1831,96 @@ It takes the weight of the new value rather than the decay, because 1 - 0.999 lo
 in place with ``out=average``. Source: Polyak and Juditsky, SIAM J. Control Optim. 30 (4), 1992.
 """
 
+class _embedding(FusedOp[..., Tensor]):
+    @overload
+    def __call__(
+        self,
+        input: Array,
+        weight: Array | float,
+        padding_idx: int | None = None,
+        max_norm: Array | float | None = None,
+        norm_type: Array | float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        *,
+        out: Array | None = None,
+    ) -> Array:
+        """weight[input]: a row of the table for each number; the row ``padding_idx`` has no gradient.
+
+        Neither ``max_norm``, ``scale_grad_by_freq`` nor ``sparse``. Source: torch.nn.functional.embedding.
+        """
+    @overload
+    def __call__(
+        self,
+        input: Foreign,
+        weight: Foreign | float,
+        padding_idx: int | None = None,
+        max_norm: Foreign | float | None = None,
+        norm_type: Foreign | float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        *,
+        out: Foreign | None = None,
+    ) -> Foreign: ...
+embedding: _embedding
+"""weight[input]: a row of the table for each number; the row ``padding_idx`` has no gradient.
+
+Neither ``max_norm``, ``scale_grad_by_freq`` nor ``sparse``. Source: torch.nn.functional.embedding.
+"""
+
+class _embedding_bag(FusedOp[..., Tensor]):
+    @overload
+    def __call__(
+        self,
+        input: Array,
+        weight: Array | float,
+        offsets: Array | float | None = None,
+        max_norm: Array | float | None = None,
+        norm_type: Array | float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = 'mean',
+        sparse: bool = False,
+        per_sample_weights: Array | float | None = None,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        *,
+        out: Array | None = None,
+    ) -> Array:
+        """The sum, mean or maximum of the rows weight[input] of each bag; 0 of a bag of none.
+
+        The rows of a matrix ``input`` are bags. Those of a vector begin at ``offsets``; with ``include_last_offset`` the
+        last of these is where the last bag ends. A sum may be weighted. The row ``padding_idx`` counts for nothing. Rows
+        that tie share a maximum's gradient. Neither ``max_norm``, ``scale_grad_by_freq`` nor ``sparse``.
+
+        Source: torch.nn.functional.embedding_bag.
+        """
+    @overload
+    def __call__(
+        self,
+        input: Foreign,
+        weight: Foreign | float,
+        offsets: Foreign | float | None = None,
+        max_norm: Foreign | float | None = None,
+        norm_type: Foreign | float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = 'mean',
+        sparse: bool = False,
+        per_sample_weights: Foreign | float | None = None,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        *,
+        out: Foreign | None = None,
+    ) -> Foreign: ...
+embedding_bag: _embedding_bag
+"""The sum, mean or maximum of the rows weight[input] of each bag; 0 of a bag of none.
+
+The rows of a matrix ``input`` are bags. Those of a vector begin at ``offsets``; with ``include_last_offset`` the
+last of these is where the last bag ends. A sum may be weighted. The row ``padding_idx`` counts for nothing. Rows
+that tie share a maximum's gradient. Neither ``max_norm``, ``scale_grad_by_freq`` nor ``sparse``.
+
+Source: torch.nn.functional.embedding_bag.
+"""
+
 class _feature_dropout(FusedOp[..., Tensor]):
     @overload
     def __call__(
@@ -1738,6 +1952,46 @@ feature_dropout: _feature_dropout
 """dropout of whole channels: one number for each of the first two dimensions.
 
 Source: torch.nn.functional.dropout1d, dropout2d and dropout3d.
+"""
+
+class _flip(FusedOp[..., Tensor]):
+    @overload
+    def __call__(self, input: Array, dims: int | Sequence[int], *, out: Array | None = None) -> Array:
+        """input in the other order along these dimensions. Source: torch.flip."""
+    @overload
+    def __call__(self, input: Foreign, dims: int | Sequence[int], *, out: Foreign | None = None) -> Foreign: ...
+flip: _flip
+"""input in the other order along these dimensions. Source: torch.flip."""
+
+class _gather(FusedOp[..., Tensor]):
+    @overload
+    def __call__(
+        self,
+        input: Array,
+        dim: int | Sequence[int],
+        index: Array | float,
+        *,
+        sparse_grad: bool = False,
+        out: Array | None = None,
+    ) -> Array:
+        """out[i][j][k] = input[index[i][j][k]][j][k] for dim 0, in the shape of the index; likewise along other dimensions.
+
+        Source: torch.gather.
+        """
+    @overload
+    def __call__(
+        self,
+        input: Foreign,
+        dim: int | Sequence[int],
+        index: Foreign | float,
+        *,
+        sparse_grad: bool = False,
+        out: Foreign | None = None,
+    ) -> Foreign: ...
+gather: _gather
+"""out[i][j][k] = input[index[i][j][k]][j][k] for dim 0, in the shape of the index; likewise along other dimensions.
+
+Source: torch.gather.
 """
 
 class _gaussian_nll_loss(FusedOp[..., Tensor]):
@@ -2173,6 +2427,93 @@ huber_loss: _huber_loss
 
 "mean" divides by the number of elements, weights or not. Source: torch.nn.functional.huber_loss.
 """
+
+class _index_add(FusedOp[..., Tensor]):
+    @overload
+    def __call__(
+        self,
+        input: Array,
+        dim: int | Sequence[int],
+        index: Array | float,
+        source: Array | float,
+        *,
+        alpha: Array | float = 1,
+        out: Array | None = None,
+    ) -> Array:
+        """input with alpha source[i] added at index[i] along ``dim``, for dim 0; in one order, the same bits each time.
+
+        Source: torch.index_add.
+        """
+    @overload
+    def __call__(
+        self,
+        input: Foreign,
+        dim: int | Sequence[int],
+        index: Foreign | float,
+        source: Foreign | float,
+        *,
+        alpha: Foreign | float = 1,
+        out: Foreign | None = None,
+    ) -> Foreign: ...
+index_add: _index_add
+"""input with alpha source[i] added at index[i] along ``dim``, for dim 0; in one order, the same bits each time.
+
+Source: torch.index_add.
+"""
+
+class _index_copy(FusedOp[..., Tensor]):
+    @overload
+    def __call__(
+        self,
+        input: Array,
+        dim: int | Sequence[int],
+        index: Array | float,
+        source: Array | float,
+        *,
+        out: Array | None = None,
+    ) -> Array:
+        """input with source[i] in place of what is at index[i] along ``dim``, for dim 0.
+
+        Of several for one place the last one counts, and has the gradient. Source: torch.index_copy.
+        """
+    @overload
+    def __call__(
+        self,
+        input: Foreign,
+        dim: int | Sequence[int],
+        index: Foreign | float,
+        source: Foreign | float,
+        *,
+        out: Foreign | None = None,
+    ) -> Foreign: ...
+index_copy: _index_copy
+"""input with source[i] in place of what is at index[i] along ``dim``, for dim 0.
+
+Of several for one place the last one counts, and has the gradient. Source: torch.index_copy.
+"""
+
+class _index_select(FusedOp[..., Tensor]):
+    @overload
+    def __call__(
+        self,
+        input: Array,
+        dim: int | Sequence[int],
+        index: Array | float,
+        *,
+        out: Array | None = None,
+    ) -> Array:
+        """input at the places of a vector along ``dim``. Source: torch.index_select."""
+    @overload
+    def __call__(
+        self,
+        input: Foreign,
+        dim: int | Sequence[int],
+        index: Foreign | float,
+        *,
+        out: Foreign | None = None,
+    ) -> Foreign: ...
+index_select: _index_select
+"""input at the places of a vector along ``dim``. Source: torch.index_select."""
 
 class _instance_norm(FusedOp[..., Tensor]):
     @overload
@@ -3421,6 +3762,21 @@ class _log_softmax(FusedOp[..., Tensor]):
 log_softmax: _log_softmax
 """x - max(x) - log(sum(exp(x - max(x)))) along ``dim``. Source: torch.nn.functional.log_softmax."""
 
+class _logcumsumexp(FusedOp[..., Tensor]):
+    @overload
+    def __call__(self, input: Array, dim: int | Sequence[int], *, out: Array | None = None) -> Array:
+        """log(exp(x[0]) + ... + exp(x[i])) along ``dim``, relative to the running maximum. Source: torch.logcumsumexp.
+
+        Infinite where torch's is; no gradient flows there, where torch's is NaN.
+        """
+    @overload
+    def __call__(self, input: Foreign, dim: int | Sequence[int], *, out: Foreign | None = None) -> Foreign: ...
+logcumsumexp: _logcumsumexp
+"""log(exp(x[0]) + ... + exp(x[i])) along ``dim``, relative to the running maximum. Source: torch.logcumsumexp.
+
+Infinite where torch's is; no gradient flows there, where torch's is NaN.
+"""
+
 class _logsigmoid(FusedOp[..., Tensor]):
     @overload
     def __call__(self, input: Array, *, out: Array | None = None) -> Array:
@@ -3799,6 +4155,39 @@ normalize: _normalize
 torch's ``out`` goes by keyword, as every op's does.
 
 Source: torch.nn.functional.normalize.
+"""
+
+class _pad(FusedOp[..., Tensor]):
+    @overload
+    def __call__(
+        self,
+        input: Array,
+        pad: Sequence[int],
+        mode: str = 'constant',
+        value: Array | float | None = None,
+        *,
+        out: Array | None = None,
+    ) -> Array:
+        """input with ``pad[0]`` elements in front of its last dimension and ``pad[1]`` behind, and so on for those before.
+
+        They are the number ``value``, or the input's: turned around its ends ("reflect"), its ends ("replicate"), or what
+        follows if it goes on anew ("circular"). Negative widths cut off. Source: torch.nn.functional.pad.
+        """
+    @overload
+    def __call__(
+        self,
+        input: Foreign,
+        pad: Sequence[int],
+        mode: str = 'constant',
+        value: Foreign | float | None = None,
+        *,
+        out: Foreign | None = None,
+    ) -> Foreign: ...
+pad: _pad
+"""input with ``pad[0]`` elements in front of its last dimension and ``pad[1]`` behind, and so on for those before.
+
+They are the number ``value``, or the input's: turned around its ends ("reflect"), its ends ("replicate"), or what
+follows if it goes on anew ("circular"). Negative widths cut off. Source: torch.nn.functional.pad.
 """
 
 class _poisson_nll_loss(FusedOp[..., Tensor]):
@@ -6308,6 +6697,140 @@ class _rms_norm_silu(FusedOp[..., Tensor]):
 rms_norm_silu: _rms_norm_silu
 """silu(rms_norm(input) + residual), options as theirs; ``residual`` may be None."""
 
+class _roll(FusedOp[..., Tensor]):
+    @overload
+    def __call__(
+        self,
+        input: Array,
+        shifts: int | Sequence[int],
+        dims: int | Sequence[int] | None = None,
+        *,
+        out: Array | None = None,
+    ) -> Array:
+        """out[i] = input[(i - shift) mod n] along each of these dimensions.
+
+        Without ``dims`` the input must be a vector: torch sees others as flat. Source: torch.roll.
+        """
+    @overload
+    def __call__(
+        self,
+        input: Foreign,
+        shifts: int | Sequence[int],
+        dims: int | Sequence[int] | None = None,
+        *,
+        out: Foreign | None = None,
+    ) -> Foreign: ...
+roll: _roll
+"""out[i] = input[(i - shift) mod n] along each of these dimensions.
+
+Without ``dims`` the input must be a vector: torch sees others as flat. Source: torch.roll.
+"""
+
+class _scatter(FusedOp[..., Tensor]):
+    @overload
+    def __call__(
+        self,
+        input: Array,
+        dim: int | Sequence[int],
+        index: Array | float,
+        src: Array | float | None = None,
+        *,
+        value: Array | float | None = None,
+        reduce: str | None = None,
+        out: Array | None = None,
+    ) -> Array:
+        """input with src[i][j] in place of what is at [index[i][j]][j], for dim 0; ``src`` is a tensor, or a number.
+
+        Of several for one place the last one counts, and has the gradient. With ``reduce`` they are added ("add") or
+        multiplied ("multiply") with what is there. ``value`` is another name of a number. Source: torch.scatter.
+        """
+    @overload
+    def __call__(
+        self,
+        input: Foreign,
+        dim: int | Sequence[int],
+        index: Foreign | float,
+        src: Foreign | float | None = None,
+        *,
+        value: Foreign | float | None = None,
+        reduce: str | None = None,
+        out: Foreign | None = None,
+    ) -> Foreign: ...
+scatter: _scatter
+"""input with src[i][j] in place of what is at [index[i][j]][j], for dim 0; ``src`` is a tensor, or a number.
+
+Of several for one place the last one counts, and has the gradient. With ``reduce`` they are added ("add") or
+multiplied ("multiply") with what is there. ``value`` is another name of a number. Source: torch.scatter.
+"""
+
+class _scatter_add(FusedOp[..., Tensor]):
+    @overload
+    def __call__(
+        self,
+        input: Array,
+        dim: int | Sequence[int],
+        index: Array | float,
+        src: Array | float,
+        *,
+        out: Array | None = None,
+    ) -> Array:
+        """input with src[i][j] added at [index[i][j]][j], for dim 0; in one order, the same bits each time.
+
+        Source: torch.scatter_add.
+        """
+    @overload
+    def __call__(
+        self,
+        input: Foreign,
+        dim: int | Sequence[int],
+        index: Foreign | float,
+        src: Foreign | float,
+        *,
+        out: Foreign | None = None,
+    ) -> Foreign: ...
+scatter_add: _scatter_add
+"""input with src[i][j] added at [index[i][j]][j], for dim 0; in one order, the same bits each time.
+
+Source: torch.scatter_add.
+"""
+
+class _scatter_reduce(FusedOp[..., Tensor]):
+    @overload
+    def __call__(
+        self,
+        input: Array,
+        dim: int | Sequence[int],
+        index: Array | float,
+        src: Array | float,
+        reduce: str,
+        *,
+        include_self: bool = True,
+        out: Array | None = None,
+    ) -> Array:
+        """input combined with src[i][j] at [index[i][j]][j], for dim 0, by "sum", "mean", "prod", "amax" or "amin".
+
+        Without ``include_self`` what the input has there does not count. Elements that tie share an extremum's gradient.
+        Source: torch.scatter_reduce.
+        """
+    @overload
+    def __call__(
+        self,
+        input: Foreign,
+        dim: int | Sequence[int],
+        index: Foreign | float,
+        src: Foreign | float,
+        reduce: str,
+        *,
+        include_self: bool = True,
+        out: Foreign | None = None,
+    ) -> Foreign: ...
+scatter_reduce: _scatter_reduce
+"""input combined with src[i][j] at [index[i][j]][j], for dim 0, by "sum", "mean", "prod", "amax" or "amin".
+
+Without ``include_self`` what the input has there does not count. Elements that tie share an extremum's gradient.
+Source: torch.scatter_reduce.
+"""
+
 class _selu(FusedOp[..., Tensor]):
     @overload
     def __call__(self, input: Array, inplace: bool = False, *, out: Array | None = None) -> Array:
@@ -6638,6 +7161,35 @@ class _swiglu_packed(FusedOp[..., Tensor]):
     def __call__(self, input: Foreign, dim: int = -1, *, out: Foreign | None = None) -> Foreign: ...
 swiglu_packed: _swiglu_packed
 """silu(gate) value for ``input`` = [gate, value] along ``dim``; the result is half as long there."""
+
+class _take_along_dim(FusedOp[..., Tensor]):
+    @overload
+    def __call__(
+        self,
+        input: Array,
+        indices: Array | float,
+        dim: int | Sequence[int] | None = None,
+        *,
+        out: Array | None = None,
+    ) -> Array:
+        """input at a place for each element along ``dim``; the other dimensions broadcast.
+
+        Without ``dim`` both are seen as flat, and so is the result. Source: torch.take_along_dim.
+        """
+    @overload
+    def __call__(
+        self,
+        input: Foreign,
+        indices: Foreign | float,
+        dim: int | Sequence[int] | None = None,
+        *,
+        out: Foreign | None = None,
+    ) -> Foreign: ...
+take_along_dim: _take_along_dim
+"""input at a place for each element along ``dim``; the other dimensions broadcast.
+
+Without ``dim`` both are seen as flat, and so is the result. Source: torch.take_along_dim.
+"""
 
 class _tanh(FusedOp[..., Tensor]):
     @overload

@@ -15,10 +15,9 @@ from fusegen.declare.op import SEED, Declaration, is_symbolic
 from fusegen.declare.tensor import Tensor
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec
 from fusegen.intercept import compiled_call
-from fusegen.plan import entry, frameworks, overlap
+from fusegen.plan import decided, entry, frameworks, overlap
 from fusegen.plan.seeds import seeded, seeded_by_torch
 from fusegen.pytorch.library.handles import token_of
-from fusegen.run import verify
 from fusegen.run.runner import Run, Runner, record_runs
 from fusegen.run.runners import runner_of
 
@@ -127,7 +126,7 @@ class FusedOp(Generic[P, R_co]):
             if torch.compiler.is_dynamo_compiling():
                 return compiled_call()(self, args, kwargs, True)
         cached = self._cached
-        return self._slow_path(args, kwargs) if cached is None or verify.state.inside else cached(args, kwargs)
+        return self._slow_path(args, kwargs) if cached is None or decided.state.anew else cached(args, kwargs)
 
     def _slow_path(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of any kind, decided anew. What was done for torch's tensors is remembered (pytorch/calls)."""
@@ -163,6 +162,8 @@ class FusedOp(Generic[P, R_co]):
         else:
             with record_runs() as runs:
                 results = self._run(op, values, scalars, framework, out)
+            if decided.state.anew and self._cached is not None:
+                self._cached.clear()  # what was decided otherwise before
             if is_usual and framework.name == "torch" and out is None:
                 self._remember(args, kwargs, values, scalars, op, runs)
         results = [back(result) for result in results]
@@ -427,15 +428,16 @@ def _plain(runner: Any) -> Runner:
 
 @overload
 def op(
-    function: Callable[P, R_co], *, name: str | None = None, autocast: str | None = None, random: bool = False
-) -> FusedOp[P, R_co]: ...
+    function: Callable[P, R_co], *, name: str | None = None, autocast: str | None = None, random: bool = False,
+    check_indices: bool = True,
+) -> FusedOp[P, R_co]: ...  # fmt: skip
 @overload
 def op(
-    *, name: str | None = None, autocast: str | None = None, random: bool = False
+    *, name: str | None = None, autocast: str | None = None, random: bool = False, check_indices: bool = True
 ) -> Callable[[Callable[P, R_co]], FusedOp[P, R_co]]: ...
 def op(
     function: Callable[..., Any] | None = None, *, name: str | None = None, autocast: str | None = None,
-    random: bool = False,
+    random: bool = False, check_indices: bool = True,
 ) -> Any:  # fmt: skip
     """Declare an op.
 
@@ -450,14 +452,16 @@ def op(
             an int64 that is drawn on the tensors' device from the framework's own generator, so that it follows
             ``torch.manual_seed``, checkpoints, CUDA graphs and vmap's ``randomness``. ``seed=`` takes its place: an
             int, or such a tensor. The same seed and shapes are the same numbers, on every device.
+        check_indices: an index that is out of range is an error (``fg.PlaceError``). False: kernels do not tell, which
+            saves them a few instructions. It reads zero, and writes nothing.
 
     Raises:
         DeclarationError: the signature has ``**kwargs``, or a default in front of ``*xs``; no such autocast policy; on
             a call: what it does is not possible.
     """
     if function is None:
-        return lambda f: op(f, name=name, autocast=autocast, random=random)
-    declaration = Declaration.of(function, name, autocast, random)
+        return lambda f: op(f, name=name, autocast=autocast, random=random, check_indices=check_indices)
+    declaration = Declaration.of(function, name, autocast, random, check_indices)
     if declaration.tensors is not None:
         return ListOp(declaration)
     return RandomOp(declaration) if random else FusedOp(declaration)

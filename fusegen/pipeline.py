@@ -17,6 +17,7 @@ from fusegen.core.ir import Op
 from fusegen.core.locks import cached_property
 from fusegen.core.recent import Recent
 from fusegen.core.serialize import op_from_json, op_to_json, saved_from_json, saved_to_json
+from fusegen.core.within import unreported
 from fusegen.declare.check import check_op
 from fusegen.derive.exact import as_written
 from fusegen.derive.gradient import gradient
@@ -25,17 +26,21 @@ from fusegen.derive.tangent import tangent
 from fusegen.derive.training import Training, train
 from fusegen.derive.value_and_grad import value_and_gradient
 from fusegen.fuse.check import check_kernels
+from fusegen.fuse.choices import NOTHING_CHOSEN, OF_THE_OP, Choices, Chosen
 from fusegen.fuse.group import group, group_by_other_rows, group_by_rows, group_by_strided_rows
 from fusegen.fuse.kernel import Gathered, Kernel
 from fusegen.fuse.row_kernel import RowKernel, as_row_kernel
 from fusegen.fuse.rows_schedule import Chip, schedule_rows
-from fusegen.fuse.schedule import Buffer, Launch, Schedule, contiguous, schedule
+from fusegen.fuse.schedule import IN_TABLE, Buffer, Launch, Schedule, contiguous, schedule
 from fusegen.fuse.strided_rows import StridedRowKernel, schedule_strided_rows
 from fusegen.generate.rendered import Rendered
 from fusegen.launch.memo import is_memorable, remember
 from fusegen.launch.program import KernelLaunch, Program, Target, Workspace, make_steps
 
 HOPPER = Chip()
+# What is chosen of an op as a whole (fuse/choices): which of the sets of kernels that fit; and of a kernel that could
+# do without, whether it goes by rows.
+KERNELS, BY_ROWS = "kernels", "by_rows"
 # Texts of one op that are kept: one for each schedule, which depends on how tensors lie, and seldom on sizes.
 _MOST_TEXTS = 1024
 
@@ -191,7 +196,7 @@ def _backward_op(training: Training, given: tuple[int, ...]) -> Op:
 
 def tangent_op(op: Op, wanted: tuple[str, ...]) -> Op:
     """The tangents of ``op``, given those of ``wanted``; the derivation is remembered between processes."""
-    return _derived("tangent", op, wanted, lambda: tangent(op, gradient(op, wanted)))
+    return _derived("tangent", op, wanted, lambda: unreported(tangent(op, gradient(op, wanted))))
 
 
 def gradient_op(op: Op, wanted: tuple[str, ...], given: Sequence[int]) -> Op:
@@ -199,7 +204,7 @@ def gradient_op(op: Op, wanted: tuple[str, ...], given: Sequence[int]) -> Op:
     processes.
     """
     parts = (*wanted, "given", *map(str, given))
-    return _derived("gradient", op, parts, lambda: gradient(op, wanted, given))
+    return _derived("gradient", op, parts, lambda: unreported(gradient(op, wanted, given)))
 
 
 def value_and_grad_op(op: Op, wanted: tuple[str, ...], given: Sequence[int]) -> Op:
@@ -220,10 +225,11 @@ def _derived(kind: str, op: Op, parts: tuple[str, ...], derive: Callable[[], Op]
 
 @dataclass(frozen=True)
 class ScheduledOp:
-    """The kernels of an op for one layout, and the memory in which they hand each other results."""
+    """The kernels of an op for one layout, the memory in which they hand each other results, and what was chosen."""
 
     kernels: tuple[ScheduledKernel, ...]
     workspaces: tuple[Workspace, ...]
+    choices: Choices
 
 
 def plan(op: Op, layout: Layout, chip: Chip = HOPPER) -> list[ScheduledKernel]:
@@ -231,17 +237,42 @@ def plan(op: Op, layout: Layout, chip: Chip = HOPPER) -> list[ScheduledKernel]:
     return list(plan_op(op, layout, chip).kernels)
 
 
-def plan_op(op: Op, layout: Layout, chip: Chip = HOPPER) -> ScheduledOp:
-    """The same with what lies between the kernels."""
+def plan_op(op: Op, layout: Layout, chip: Chip = HOPPER, chosen: Chosen = NOTHING_CHOSEN) -> ScheduledOp:
+    """The same with what lies between the kernels.
+
+    Args:
+        chosen: what to do otherwise than schedules do by themselves (fuse/choices).
+    """
+    compiled, found = compile_op(op), list[ScheduledOp]()
+    wanted = chosen.get(OF_THE_OP, {}).get(KERNELS, 0)
+    for at, kernels in enumerate(compiled.candidates()):
+        planned = _planned(compiled, at, kernels, layout, chip, chosen)
+        found += [planned] if planned else []
+        if len(found) > wanted:
+            break
+    if compiled.by_rows:  # how many fit is not known before they are made
+        found[-1].choices.of(OF_THE_OP).take(KERNELS, 0, range(len(found) + 1))
+    return found[-1]
+
+
+def plan_in_table(op: Op, layout: Layout, chip: Chip = HOPPER) -> ScheduledKernel | None:
+    """The kernel of ``op`` for one layout, as text whose launches are for many tensors (generate/table). None for what
+    takes several kernels, or one of a shape that has no such text."""
     compiled = compile_op(op)
-    candidates = enumerate(compiled.candidates())
-    return next(found for at, kernels in candidates if (found := _planned(compiled, at, kernels, layout, chip)))
+    for at, kernels in enumerate(compiled.candidates()):
+        if len(kernels) == 1 and (
+            found := _planned(compiled, at, kernels, layout, chip, NOTHING_CHOSEN, in_table=True)
+        ):
+            return found.kernels[0]
+    return None
 
 
 def _planned(
-    compiled: Compiled, candidate: int, kernels: Sequence[Kernel], layout: Layout, chip: Chip
+    compiled: Compiled, candidate: int, kernels: Sequence[Kernel], layout: Layout, chip: Chip, chosen: Chosen,
+    in_table: bool = False,
 ) -> ScheduledOp | None:  # fmt: skip
-    """None where a row kernel does not fit the layout."""
+    """None where a row kernel does not fit the layout, or a kernel has no text that launches take ``in_table``."""
+    choices = Choices(chosen)
     real = {output.name for output in compiled.op.outputs}
     sizes, buffers = dict(layout.sizes), dict(layout.buffers)
     planned: list[ScheduledKernel] = []
@@ -251,28 +282,48 @@ def _planned(
         buffers.update({o.name: Buffer(o.dtype, contiguous(o.shape, sizes)) for o in between})
         own = {thing.name: buffers[thing.name] for thing in (*kernel.tensors, *kernel.written)}
         own |= {gathered.name: _lying(gathered, buffers[gathered.table.name]) for gathered in kernel.gathered}
-        row = kernel if isinstance(kernel, RowKernel) else as_row_kernel(kernel)
-        if isinstance(row, StridedRowKernel):
-            fitting = schedule_strided_rows(row, sizes, own)
-        else:
-            fitting = schedule_rows(row, sizes, own, chip) if row else None
-        if fitting is None and row is kernel:
+        scheduled = _scheduled(kernel, sizes, own, chip, choices)
+        if scheduled is None:
             return None
-        kernel = row if row and fitting else kernel
-        chosen, launch = fitting or schedule(kernel, sizes, own)
+        kernel, plan, launch = scheduled
         read = (*kernel.tensors, *(gathered.table for gathered in kernel.gathered))
         fresh = tuple(dict.fromkeys(operand.name for operand in read if operand.name in layout.fresh))
         # A kernel that has nothing to do is not launched, so that none follows it.
         follows = layout.follows or any(not before.launch.empty for before in planned)
-        chosen = replace(chosen, follows=follows, fresh=fresh)
+        plan = replace(plan, follows=follows, fresh=fresh)
+        if in_table:
+            if not isinstance(plan, IN_TABLE):
+                return None
+            plan = replace(plan, table=True)
         sizes.update(launch.partial_sizes)
         for o in kernel.partials:
             order = sorted((a for a in o.shape if a), key=lambda a: launch.order.index(a) if a in launch.order else -1)
             buffers[o.name] = Buffer(o.dtype, contiguous(order, sizes))
         for o in (*between, *kernel.partials):
             workspaces.append(Workspace(o.name, o.dtype, prod(sizes[a] for a in o.shape if a)))
-        planned.append(ScheduledKernel(kernel, chosen, launch, compiled.rendered(kernel, chosen, candidate)))
-    return ScheduledOp(tuple(planned), tuple(workspaces))
+        planned.append(ScheduledKernel(kernel, plan, launch, compiled.rendered(kernel, plan, candidate)))
+    return ScheduledOp(tuple(planned), tuple(workspaces), choices)
+
+
+def _scheduled(
+    kernel: Kernel, sizes: Mapping[str, int], buffers: Mapping[str, Buffer], chip: Chip, choices: Choices
+) -> tuple[Kernel, Schedule, Launch] | None:
+    """How to walk, by rows where that is possible; None where a kernel that must go by rows does not fit."""
+    row = kernel if isinstance(kernel, RowKernel) else as_row_kernel(kernel)
+    own = choices.of(kernel.name)
+    fitting: tuple[Schedule, Launch] | None
+    if isinstance(row, StridedRowKernel):
+        fitting = schedule_strided_rows(row, sizes, buffers, own)
+    else:
+        fitting = schedule_rows(row, sizes, buffers, chip, own) if row else None
+    if row is kernel:
+        return (kernel, *fitting) if fitting else None
+    if row and fitting and own.ask(BY_ROWS, True):
+        return row, *fitting
+    own = choices.of(kernel.name)
+    if fitting:
+        own.ask(BY_ROWS, True)
+    return kernel, *schedule(kernel, sizes, buffers, own)
 
 
 def _lying(gathered: Gathered, table: Buffer) -> Buffer:
@@ -282,9 +333,13 @@ def _lying(gathered: Gathered, table: Buffer) -> Buffer:
     return replace(table, strides=strides)
 
 
-def build(op: Op, layout: Layout, target: Target) -> Program:
+def build(op: Op, layout: Layout, target: Target, chosen: Chosen = NOTHING_CHOSEN) -> Program:
     """The loaded program of ``op`` for one layout on one target."""
-    planned = plan_op(op, layout, target.chip)
+    return loaded(plan_op(op, layout, target.chip, chosen), target)
+
+
+def loaded(planned: ScheduledOp, target: Target) -> Program:
+    """Its kernels compiled and loaded."""
     steps: list[KernelLaunch] = []
     workspaces = list(planned.workspaces)
     for item in planned.kernels:

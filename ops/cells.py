@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import fusegen as fg
 
 from ._options import limited
-from ._shapes import is_symbolic, shapes, sizes, view, wrong_shape
+from ._shapes import is_symbolic, shapes, sizes, wrong_shape
 
 R = TypeVar("R")
 
@@ -94,21 +94,17 @@ def _gru(
 # -- with their products ---------------------------------------------------------------------------------------------
 
 
-def _prepared(count: int) -> Any:
-    """Weights [count H, in] seen as [count, H, in], so that one product gives all gates, and states as [..., 1, in]:
-    a product [..., count, H] then lies as torch's [..., count H] does. Views, no data moves.
-    """
+def _checked(count: int) -> Any:
+    """The sizes of a cell's tensors, whose weights have a row for each of ``count`` gates."""
 
     def prepare(op: str, **values: Any) -> dict[str, Any]:
         if is_symbolic(values["input"]):  # called by another op's declaration
             return {}
-        seen = {}
         for name, rank in {"weight_ih": 2, "weight_hh": 2, "bias_ih": 1, "bias_hh": 1}.items():
             shape = sizes(values[name])
             if shape is not None and (len(shape) != rank or shape[0] % count):
                 expected = f"rank {rank}, and a first size that divides by the {count} gates"
                 raise wrong_shape(op, name, shape, expected, "check how the gates are packed")
-            seen[name] = None if shape is None else view(values[name], (count, shape[0] // count, *shape[1:]))
         for name, weight in (("input", "weight_ih"), ("hidden", "weight_hh")):
             shape, matrix = sizes(values[name]), sizes(values[weight])
             if not shape:
@@ -116,9 +112,8 @@ def _prepared(count: int) -> Any:
             if matrix[1] != shape[-1]:
                 fits = f"shape [{count} H, {shape[-1]}] for {name} of shape {list(shape)}"
                 raise wrong_shape(op, weight, matrix, fits, "transpose it with .mT if it is [in, out]")
-            seen[name] = view(values[name], (*shape[:-1], 1, shape[-1]))
         _check_gates(op, count, **values)
-        return seen
+        return {}
 
     return prepare
 
@@ -147,7 +142,7 @@ def _check_gates(op: str, count: int, hidden: Any, **values: Any) -> None:
             )  # fmt: skip
 
 
-@limited(_prepared(4), autocast="half")
+@limited(_checked(4), autocast="half")
 def linear_lstm_cell(
     input: fg.Tensor, hidden: fg.Tensor, cell: fg.Tensor, weight_ih: fg.Tensor, weight_hh: fg.Tensor,
     bias_ih: fg.Tensor = None, bias_hh: fg.Tensor = None,
@@ -164,16 +159,12 @@ def linear_lstm_cell(
 
     Source: torch.nn.LSTMCell.
     """
-    if weight_ih.ndim == 2:
-        own, recurrent = _blocks(input, weight_ih, bias_ih, 4), _blocks(hidden, weight_hh, bias_hh, 4)
-        gates = [a + b for a, b in zip(own, recurrent, strict=True)]
-    else:
-        gates = _apart(_together(input, weight_ih, bias_ih) + _together(hidden, weight_hh, bias_hh), 4)
-    result: tuple[fg.Tensor, fg.Tensor] = _lstm(*gates, cell)
+    gates = fg.linear(input, weight_ih, bias_ih) + fg.linear(hidden, weight_hh, bias_hh)
+    result: tuple[fg.Tensor, fg.Tensor] = _lstm(*fg.split(gates, 4), cell)
     return result
 
 
-@limited(_prepared(3), autocast="half")
+@limited(_checked(3), autocast="half")
 def linear_gru_cell(
     input: fg.Tensor, hidden: fg.Tensor, weight_ih: fg.Tensor, weight_hh: fg.Tensor, bias_ih: fg.Tensor = None,
     bias_hh: fg.Tensor = None,
@@ -190,27 +181,8 @@ def linear_gru_cell(
 
     Source: torch.nn.GRUCell.
     """
-    if weight_ih.ndim == 2:
-        return _gru(*_blocks(input, weight_ih, bias_ih, 3), *_blocks(hidden, weight_hh, bias_hh, 3), hidden)
-    own, recurrent = _together(input, weight_ih, bias_ih), _together(hidden, weight_hh, bias_hh)
-    return _gru(*_apart(own, 3), *_apart(recurrent, 3), fg.sum(hidden, -2))
-
-
-def _together(x: fg.Tensor, weight: fg.Tensor, bias: fg.Tensor | None) -> fg.Tensor:
-    """All gates of x [..., 1, in] and weight [count, H, in], as one product [..., count, H]."""
-    product = fg.sum(fg.expand_dims(x, -2) @ weight.mT, -2)
-    return product if bias is None else product + bias
-
-
-def _apart(gates: fg.Tensor, count: int) -> list[fg.Tensor]:
-    """[..., count, H] as one [..., H] a gate."""
-    at = fg.index(gates, -2)
-    return [fg.sum(fg.where(at == k, gates, 0), -2) for k in range(count)]
-
-
-def _blocks(x: fg.Tensor, weight: fg.Tensor, bias: fg.Tensor | None, count: int) -> Sequence[fg.Tensor]:
-    """A product a gate, where the weight is another declaration's."""
-    return _plus([fg.linear(x, block) for block in fg.split(weight, count, 0)], bias)
+    own, recurrent = fg.linear(input, weight_ih, bias_ih), fg.linear(hidden, weight_hh, bias_hh)
+    return _gru(*fg.split(own, 3), *fg.split(recurrent, 3), hidden)
 
 
 def _plus(gates: Sequence[fg.Tensor], bias: fg.Tensor | None) -> Sequence[fg.Tensor]:

@@ -139,6 +139,18 @@ template <typename T, typename V> FG_DEVICE void store(T* pointer, V value) {
 
 namespace fg {
 
+// -- one launch for many tensors ------------------------------------------------------------------------------------
+
+// The last member that begins at ``block`` or before; those that a launch does not have never begin.
+template <int places> FG_DEVICE int member_of(const int (&first_block)[places], int block) {
+  int member = 0;
+#pragma unroll
+  for (int step = 1024; step > 0; step /= 2) {
+    if (step < places && member + step < places && first_block[member + step] <= block) member += step;
+  }
+  return member;
+}
+
 // -- index arithmetic: division by a number known at launch ---------------------------------------------------------
 
 // Exact for 0 <= i < 2^31: magic = ceil(2^(31 + s) / value) with 2^s >= value.

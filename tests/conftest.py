@@ -21,6 +21,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 pytest.register_assert_rewrite("tests.support.call_paths")  # a plugin of some tests, and imported by them first
 os.environ.setdefault("FUSEGEN_CACHE_DIR", str(Path(__file__).resolve().parent.parent / "build" / "cache"))
+# Most kernels here run once, on a few numbers: what it takes to compile them is what counts.
+os.environ.setdefault("FUSEGEN_EMULATOR_DEBUG", "1")
 # What torch.compile keeps was derived by the code of its day: graphs of another day's would be refused
 # (pytorch/library/derived).
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{os.environ['FUSEGEN_CACHE_DIR']}/inductor-{compiler_digest()[:16]}")

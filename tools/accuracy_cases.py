@@ -152,8 +152,9 @@ ZERO_TIES = ("minimum", "maximum", "clamp")
 # Not functions of floats alone, or the identity; and the two that lowering uses only where their arguments lie in their
 # domains: division and the exponential.
 _NOT_SWEPT = (
-    "cast powi int_pow stop_gradient factor located scanned declared polygamma where logical_and logical_or "
-    "logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not left_shift right_shift ratio exp_clamped "
+    "cast powi int_pow stop_gradient factor located scanned recurrence declared within polygamma where "
+    "logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not left_shift "
+    "right_shift ratio exp_clamped "
     "uniform positive_uniform uniform_double "  # random numbers
     "add_rn sub_rn mul_rn div_rn"  # add, sub, mul and div that no compiler contracts
 )

@@ -60,7 +60,9 @@ class Recorded:
         for number, key in enumerate(members):
             rendered = self.kernels[key]
             text = re.sub(
-                rf"\b({rendered.entry}|{rendered.finish or rendered.entry})\b", rf"\1_{number}", rendered.text
+                rf"\b({rendered.entry}|{rendered.finish or rendered.entry})(_Table)?\b",
+                rf"\1_{number}\2",
+                rendered.text,
             )
             cluster = rendered.cluster_of(key[1])
             entry = f"{key[1]}_{number}"
@@ -83,8 +85,10 @@ class Recorded:
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".so", delete=False) as file:
             file.write(library)
         for number, (text, entry) in enumerate(members):
-            kernel = EmulatedKernel(Path(file.name), entry, text, mode.sanitize, f"launch_{number}")
-            self.target._loaded.put((text, entry), kernel)
+            rendered = self.kernels[text, entry]
+            launcher = f"launch_{number}"
+            kernel = EmulatedKernel(Path(file.name), entry, text, mode.sanitize, launcher, rendered.sites)
+            self.target._loaded.put(targets.key_of(rendered, entry), kernel)
 
 
 @contextmanager
@@ -94,7 +98,7 @@ def recorded() -> Iterator[Recorded]:
     record, original = Recorded(target), targets.CpuTarget.load
 
     def load(self: targets.CpuTarget, rendered: Rendered, entry: str, declared: str, follows: bool) -> Any:
-        if self._loaded.get((rendered.text, entry)) is None:
+        if self._loaded.get(targets.key_of(rendered, entry)) is None:
             record.kernels[rendered.text, entry] = rendered
             return None
         return original(self, rendered, entry, declared, follows)

@@ -67,14 +67,17 @@ class Found:
         return f"| {stage} | {blocks[0]} to {blocks[-1]} | {numbers} |"
 
 
-def run_block(block: int, how: str, most: int, modes: Sequence[str] = (), long: bool = False) -> Found:
+def run_block(
+    block: int, how: str, most: int, modes: Sequence[str] = (), long: bool = False, kinds: Sequence[str] = ()
+) -> Found:
     """The programs of one block."""
     import torch
     from hypothesis import HealthCheck, Phase, given, seed, settings
 
     from fusegen.core.errors import DeclarationError, DerivativeError
     from tools.program_checks import REFUSED, Unstable, checked
-    from tools.programs import LONG_SIZES, SIZES, Program, programs
+    from tools.program_writer import Program
+    from tools.programs import KINDS, LONG_SIZES, SIZES, programs
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -112,16 +115,17 @@ def run_block(block: int, how: str, most: int, modes: Sequence[str] = (), long: 
     run = settings(
         max_examples=EACH, database=None, deadline=None, phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
-    )(given(programs(most=most, sizes=LONG_SIZES if long else SIZES))(check))  # fmt: skip
+    )(given(programs(most=most, sizes=LONG_SIZES if long else SIZES, kinds=[*kinds, *KINDS]))(check))  # fmt: skip
     seed(block)(run)()
     return found
 
 
 def run_blocks(
-    blocks: Sequence[int], how: str, most: int, modes: Sequence[str], long: bool, jobs: int, seconds: float
-) -> Iterator[Found]:
+    blocks: Sequence[int], how: str, most: int, modes: Sequence[str], long: bool, kinds: Sequence[str], jobs: int,
+    seconds: float,
+) -> Iterator[Found]:  # fmt: skip
     """Blocks in processes of their own; after so many seconds no further one, so that the first ones are done."""
-    work = partial(run_block, how=how, most=most, modes=modes, long=long)
+    work = partial(run_block, how=how, most=most, modes=modes, long=long, kinds=kinds)
     end = time.monotonic() + seconds
     if jobs == 1:
         for block in blocks:
@@ -169,6 +173,7 @@ def main() -> int:
         "cubins: interpreted, and compiled for a GPU",
     )  # fmt: skip
     parser.add_argument("--modes", default="", metavar="A,B", help="of calls: 'jvp,vmap' (default: all)")
+    parser.add_argument("--kinds", default="", metavar="A,B", help="of statements, to be drawn more often: 'gathered'")
     parser.add_argument("--statements", type=int, default=8, metavar="N", help="of a program, at most (default 8)")
     parser.add_argument("--long", action="store_true", help="dimensions of up to thousands of elements, not of a dozen")
     parser.add_argument("--contract", action="store_true", help="the emulator's compiler makes a*b+c one operation")
@@ -186,9 +191,10 @@ def main() -> int:
     first = next_block(stage, page) if given.first is None else given.first
     blocks = range(first, first + -(-given.programs // EACH)) if given.block is None else [given.block]
     modes = [mode for mode in given.modes.split(",") if mode]
+    kinds = [kind for kind in given.kinds.split(",") if kind]
     found, start, done = Found(), time.monotonic(), 0
     jobs = min(given.jobs, len(blocks))
-    for block in run_blocks(blocks, given.stage, given.statements, modes, given.long, jobs, given.seconds):
+    for block in run_blocks(blocks, given.stage, given.statements, modes, given.long, kinds, jobs, given.seconds):
         for key, (program, text) in block.failures.items():
             if key not in found.failures:  # at once: a run that is ended has named what it found
                 print(f"---- {key}\n{program}\n{text}\n", flush=True)

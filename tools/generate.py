@@ -36,7 +36,7 @@ SHOWN = frozenset({
     "residual_bias_group_norm_gelu", "geglu", "swiglu_packed", "kl_div", "sigmoid_focal_loss", "linear_gelu",
     "linear_residual", "linear_cross_entropy", "mse_loss", "huber_loss", "triplet_margin_loss", "hinge_embedding_loss",
     "mlp", "swiglu_mlp", "layer_norm", "rms_norm", "where", "clamp", "matmul", "addmm", "var", "argmax", "softmax",
-    "logsumexp", "dropout", "feature_dropout",
+    "logsumexp", "dropout", "feature_dropout", "gather", "scatter", "cumsum", "logcumsumexp",
 })  # fmt: skip
 DIGESTS = "digests.txt"
 FOLDER = Path(__file__).resolve().parent.parent / "generated"
@@ -132,7 +132,7 @@ def _each(op: FusedOp, request: Request, dtype: DType, arch: str, path: str = ""
     told = (*specs, *_defaults(op), SEED)
     options = [f"--arg {n}={v}" for n, v in arguments.items() if n not in told]
     for item in passes(op, (), arguments, "backward" if _has_backward(op, arguments) else "forward"):
-        if not item.kernels:  # a matrix product and nothing else
+        if not (item.kernels or item.scans):  # a matrix product and nothing else
             continue
         which = item.op.label
         shapes = [f"--shape {n}={','.join(map(str, s.shape))}" for n, s in specs.items()]

@@ -94,7 +94,8 @@ class Reach:
         found: dict[tuple[str, int], tuple[str, str]] = {}
         for path in sorted((ROOT / "templates").glob("*.cuh")):
             file, last = path.relative_to(ROOT).as_posix(), 0
-            for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                text = line.partition("//")[0]  # words of comments call nothing
                 match = _DEFINED.match(text)
                 if match:
                     last = number

@@ -24,10 +24,11 @@ from fusegen.run import evaluate
 from fusegen.run.evaluate import Followed
 from fusegen.run.runner import Runner
 from tools.batched import recorded
-from tools.programs import Program, as_tuple
+from tools.program_writer import Program, as_tuple
 
 # Numbers are perturbed by so much, relatively, to see how far rounding can take a result.
 PERTURBED = 1e-14
+HALVES_COMPUTED = 2.0**-20
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Expected:
         cls, function: Callable[[Mapping[str, Any]], Sequence[torch.Tensor]], roots: Mapping[str, Any],
         own: Callable[[Mapping[str, Any]], Sequence[torch.Tensor]] | None = None,
         given: Mapping[str, Any] | None = None, eps: float = 0.0, rounding: bool = False, public: int | None = None,
+        stored: float = 0.0,
     ) -> Expected:  # fmt: skip
         """By ``function`` of ``roots``.
 
@@ -81,13 +83,17 @@ class Expected:
             rounding: also move each number that the oracle computes. Not of forward mode and second gradients, where
                 torch has zeros without memory, which no mode may touch.
             public: results behind the first so many are compared where they are finite.
+            stored: spacing of a half type in which results and those of matrix products are stored, where nothing else
+                is rounded so.
         """
         values = list(function(roots))
-        step = eps or PERTURBED
+        step, written = eps or PERTURBED, stored or eps
         others = [list(function(perturbed(roots, seed, step))) for seed in (1, 2)]
+        most = eps
         for seed in range(rounding * (3 if eps else 1)):
-            with _Rounding(step, seed):
+            with _Rounding(step, seed, written) as moved_by:
                 others.append(list(function(roots)))
+            most = written if moved_by.multiplies else most
         # A derived op may depend more on what was kept than on what that is of.
         if own is not None and given is not None:
             base, moved = list(own(given)), list(own(perturbed(given, 3)))
@@ -106,12 +112,12 @@ class Expected:
                 raise Unstable
             scale = float(exact.abs().nan_to_num(nan=0.0).max()) if exact.numel() else 0.0
             noise = max((_distance(other[i], exact) for other in others), default=0.0)  # infinite where one is NaN
-            if not noise <= max(1e-6, 200 * eps) * (scale + 1):
+            if not noise <= max(1e-6, 200 * most) * (scale + 1):
                 raise Unstable
-            allowed.append((8 * eps or 1e-12) * scale + (eps or 1e-12) + 20 * noise)
+            allowed.append((2 * stored or 8 * eps or 1e-12) * scale + (eps or 1e-12) + 20 * noise)
 
         def again(seed: int) -> Sequence[float]:
-            with _Rounding(step, seed) if seed % 2 else nullcontext():
+            with _Rounding(step, seed, written) if seed % 2 else nullcontext():
                 moved = zip(values, function(perturbed(roots, seed, step)), strict=True)
                 return [_distance(m, v) for v, m in moved]
 
@@ -159,34 +165,49 @@ def _distance(mine: torch.Tensor, value: torch.Tensor) -> float:
     return float(torch.where(exact.isnan(), 0.0, (found - exact).abs().nan_to_num(nan=math.inf)).max())
 
 
-# What takes one of its numbers rounds nothing: an extremum still is one of the elements that it is compared with.
+# What takes one of its numbers rounds nothing: an extremum still is one of the elements that it is compared with. Nor
+# does what makes whole numbers of them, which tell places.
 _EXACT = {
     "amax", "amin", "max", "min", "maximum", "minimum", "abs", "neg", "where", "clamp", "clamp_min", "clamp_max",
-    "relu", "cat", "stack", "clone", "masked_fill",
+    "relu", "cat", "stack", "clone", "masked_fill", "cummax", "cummin", "floor", "round", "sign", "_to_copy", "gather",
+    "index_select",
 }  # fmt: skip
+
+
+# Whose results are stored, and rounded to the dtype of what is multiplied.
+_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "mv", "dot"}
 
 
 class _Rounding(TorchDispatchMode):
     """Moves every number that torch computes by up to ``eps`` of itself, as a computation in that precision would: sums
-    that cancel show what rounding leaves of them."""
+    that cancel show what rounding leaves of them.
 
-    def __init__(self, eps: float, seed: int) -> None:
+    Attributes:
+        products: by how much matrix products' results are moved.
+        multiplies: whether there were any.
+    """
+
+    def __init__(self, eps: float, seed: int, products: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.eps, self.generator = eps, torch.Generator().manual_seed(seed)
+        self.products, self.multiplies = products, False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         is_same = any(returned.alias_info for returned in func._schema.returns)  # a view, or in place
         if is_same or func.overloadpacket.__name__ in _EXACT:
             return result
-        return tree_map_only(torch.Tensor, self._moved, result)
+        is_product = func.overloadpacket.__name__ in _PRODUCTS
+        self.multiplies |= is_product
+        eps = self.products if is_product else self.eps
+        return tree_map_only(torch.Tensor, partial(self._moved, eps), result)
 
-    def _moved(self, value: torch.Tensor) -> torch.Tensor:
+    def _moved(self, eps: float, value: torch.Tensor) -> torch.Tensor:
         without_memory = value.device.type == "meta" or torch._is_zerotensor(value)  # of forward mode's own
         if not value.is_floating_point() or not value.numel() or without_memory:
             return value
         unit = torch.rand(value.shape, generator=self.generator, dtype=value.dtype) * 2 - 1
-        return value * (1 + self.eps * unit)
+        return value * (1 + eps * unit)
 
 
 def perturbed(roots: Mapping[str, Any], seed: int, by: float = PERTURBED) -> dict[str, Any]:
@@ -338,6 +359,21 @@ def interpreted(number: int, planned: bool = False) -> Iterator[None]:
         Runner.__call__ = original  # type: ignore[method-assign]
 
 
+def _laid(tensor: torch.Tensor, lies: random.Random) -> torch.Tensor:
+    """The tensor as a view: of dimensions in another order, of every other element, or of a part; or as it is."""
+    way, dims = lies.choice(["as it is", "turned", "apart", "part"]), list(range(tensor.dim()))
+    if way == "as it is" or not dims:
+        return tensor
+    if way == "turned":
+        lies.shuffle(dims)
+        return tensor.permute(dims).contiguous().permute([dims.index(dim) for dim in range(len(dims))])
+    dim = lies.choice(dims)
+    if way == "apart":
+        return torch.stack([tensor, tensor], dim + 1).select(dim + 1, lies.choice([0, 1]))
+    size = tensor.shape[dim]
+    return torch.cat([tensor, tensor], dim).narrow(dim, lies.choice([0, size]), size)
+
+
 @dataclass
 class Calls:
     """One program called in every mode, beside torch.
@@ -385,6 +421,11 @@ class Calls:
         results = as_tuple(self.op(*[self.there(roots.get(n, v)) for n, v in self.values.items()]))
         return tuple(result.cpu() for result in results)
 
+    def laid_otherwise(self, roots: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The same of arguments that lie in memory otherwise, each program's in a way of its own."""
+        lies = random.Random(str(self.program))
+        return self.ours({n: _laid(t, lies) if isinstance(t, torch.Tensor) else t for n, t in roots.items()})
+
     def there(self, value: Any) -> Any:
         """A tensor where ours is computed."""
         return value.to(self.device) if isinstance(value, torch.Tensor) else value
@@ -425,16 +466,19 @@ class Calls:
         return {**self.tensors, **{f"d{i}": self.draw(results[i]) for i in chosen}}
 
     def all_gradients(self) -> Iterator[Difference]:
-        yield from self._first(self.floats, self.with_cotangents(), "all gradients")
+        yield from self._first(self.floats, self.with_cotangents(), "all gradients", self.ours)
 
     def some_gradients(self) -> Iterator[Difference]:
         wanted = [n for n in self.floats if self.random.random() < 0.5] or self.floats[:1]
         which = [i for i in range(self.program.results) if self.random.random() < 0.6] or [0]
-        yield from self._first(wanted, self.with_cotangents(which), "some gradients")
+        yield from self._first(wanted, self.with_cotangents(which), "some gradients", self.laid_otherwise)
 
-    def _first(self, wanted: Sequence[str], roots: Mapping[str, Any], mode: str) -> Iterator[Difference]:
+    def _first(
+        self, wanted: Sequence[str], roots: Mapping[str, Any], mode: str,
+        ours: Callable[[Mapping[str, Any]], tuple[Any, ...]],
+    ) -> Iterator[Difference]:  # fmt: skip
         expected = Expected.of(lambda given: self.gradients(self.theirs, given, wanted), roots, rounding=True)
-        found = self.gradients(self.ours, roots, wanted)
+        found = self.gradients(ours, roots, wanted)
         yield from expected.differences(mode, "gradients", [f"d_{n}" for n in wanted], found)
 
     def second(self) -> Iterator[Difference]:
@@ -551,27 +595,40 @@ class Calls:
         yield from self._rounded(torch.float32, "float32")
 
     def halves(self) -> Iterator[Difference]:
-        if not JUMPS.search(self.program.body):
-            yield from self._rounded(self.random.choice([torch.bfloat16, torch.float16]), "halves")
+        """All of one half type, or some arguments in float32 beside it."""
+        half = self.random.choice([torch.bfloat16, torch.float16])
+        beside = [] if ONE_DTYPE.search(self.program.body) or self.random.random() < 0.5 else self.floats[1:]
+        floats = {name: torch.float32 for name in beside if self.random.random() < 0.5}
+        yield from self._rounded(half, "halves", floats)
 
-    def _rounded(self, dtype: torch.dtype, mode: str) -> Iterator[Difference]:
-        """In a narrower dtype, beside the double of the same numbers: results and gradients."""
+    def _rounded(
+        self, dtype: torch.dtype, mode: str, others: Mapping[str, torch.dtype] | None = None
+    ) -> Iterator[Difference]:
+        """In a narrower dtype, beside the double of the same numbers: results and gradients.
 
-        def narrow(value: Any) -> Any:
-            return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        Args:
+            others: the dtypes of some arguments.
+        """
+
+        def narrow(name: str, value: Any) -> Any:
+            is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+            return value.to((others or {}).get(name, dtype)) if is_float else value
 
         def exact(roots: Mapping[str, Any]) -> dict[str, Any]:
             return {
                 n: t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t for n, t in roots.items()
             }
 
-        roots = {n: narrow(v) for n, v in self.tensors.items()}
-        eps = torch.finfo(dtype).eps
-        expected = Expected.of(lambda given: self.theirs(exact(given)), exact(roots), eps=eps, rounding=True)
+        roots = {n: narrow(n, v) for n, v in self.tensors.items()}
+        # Halves are computed in float32, by functions that are a few last bits off.
+        spacing = torch.finfo(dtype).eps
+        eps, stored = (HALVES_COMPUTED, spacing) if spacing > HALVES_COMPUTED else (spacing, 0.0)
+        results = lambda given: self.theirs(exact(given))  # noqa: E731
+        expected = Expected.of(results, exact(roots), eps=eps, rounding=True, stored=stored)
         yield from expected.differences(mode, "results", self._names, self.ours(roots))
-        roots = {n: narrow(v) for n, v in self.with_cotangents().items()}
+        roots = {n: narrow(n, v) for n, v in self.with_cotangents().items()}
         oracle = lambda given: self.gradients(self.theirs, exact(given), self.floats)  # noqa: E731
-        expected = Expected.of(oracle, exact(roots), eps=eps, rounding=True)
+        expected = Expected.of(oracle, exact(roots), eps=eps, rounding=True, stored=stored)
         found = self.gradients(self.ours, roots, self.floats)
         yield from expected.differences(mode, "gradients", [f"d_{n}" for n in self.floats], found)
 
@@ -608,8 +665,8 @@ def filled_with_nan() -> Iterator[None]:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
-# What jumps where an intermediate is rounded.
-JUMPS = re.compile(r"[<>%]|floor|sign|argm|scatter_reduce|segments|any\(|all\(|isfinite|softshrink|hardtanh|hardswish")
+# What has one dtype of all of its tensors: matrix products, and what is put into a tensor or combined there.
+ONE_DTYPE = re.compile(r"@|linear|product|scatter|put\(")
 
 
 # -- one program, whole ------------------------------------------------------------------------------------------------
@@ -617,7 +674,7 @@ JUMPS = re.compile(r"[<>%]|floor|sign|argm|scatter_reduce|segments|any\(|all\(|i
 # What fusegen refuses by design, in its own words; everything else that a program ends in is a defect.
 REFUSED = re.compile(
     r"a tensor meets itself along another dimension|used both whole and in parts|one dimension is a part of another"
-    r"|that varies along the dimension|a cumulative sum along a dimension that is in groups"
+    r"|that varies along the dimension|a scan along a dimension that is in groups"
     r"|in blocks along dimension \d+ and along dimension|computes, whose gradient was declared"
 )
 EVALUATORS, INTERPRETED, COMPILED, CUBINS, GPU = "evaluators", "interpreted", "compiled", "cubins", "gpu"

@@ -92,6 +92,11 @@ def _guarded_product(a: Any, m: Any) -> Any:
     return fg.where(taken, fg.sin(y) * y, 0)
 
 
+def _topped(a: Any) -> Any:
+    """Rows times their largest element, of which functions of halves have other last bits than those of floats."""
+    return a * fg.amax(fg.sin(a) * fg.sigmoid(a), -1, keepdims=True)
+
+
 def _written_softmax(a: Any) -> Any:
     """Not the library's."""
     e = fg.exp(a - fg.amax(a, -1, keepdims=True))
@@ -140,7 +145,31 @@ def _spread(x: Any, count: int) -> Any:
 
 def _segments(x: Any, ids: Any, how: str, axis: int) -> Any:
     found = getattr(fg, f"segment_{how}")(x, ids, SEGMENTS, axis)
-    return fg.take(found, ids, axis)
+    return fg.take(found, fg.where(ids < SEGMENTS, fg.cast(ids, fg.int64), fg.NOWHERE), axis)
+
+
+def _reread(x: Any, form: str, axis: int, a: int, b: int) -> Any:
+    """A slice with a step, all turned around, or with more in front and behind: what positions tell."""
+    if form == "step":
+        return x[(slice(None),) * (x.ndim + axis) + (slice(a, None, b + 1),)]
+    return fg.ops.flip(x, axis) if form == "flip" else fg.ops.pad(x, (0, 0) * (-1 - axis) + (a, b), form)
+
+
+def _running(x: Any, axis: int, how: str, reverse: bool, exclusive: bool = False) -> Any:
+    if how in ("sum", "prod"):
+        return (fg.cumsum if how == "sum" else fg.cumprod)(x, axis, reverse=reverse, exclusive=exclusive)
+    if how == "logsumexp":
+        return fg.logcumsumexp(x, axis, reverse=reverse)
+    return (fg.cummax if how == "max" else fg.cummin)(x, axis, reverse=reverse).values
+
+
+def _window(place: Any, axis: int, count: int, n: int) -> Any:
+    """So many places from one on, around the end of ``n``."""
+    return (fg.arange(count)[(slice(None),) + (None,) * (-1 - axis)] + place) % n
+
+
+def _recurrence(a: Any, b: Any, axis: int, reverse: bool) -> Any:
+    return fg.linear_recurrence(fg.sigmoid(a), b, axis, reverse=reverse)
 
 
 class Ours:
@@ -152,12 +181,17 @@ class Ours:
     guarded_rows, chosen_rows = staticmethod(_guarded_rows), staticmethod(_chosen_rows)
     guarded_extremum, guarded_call = staticmethod(_guarded_extremum), staticmethod(_guarded_call)
     guarded_product = staticmethod(_guarded_product)
-    written_softmax = staticmethod(_written_softmax)
+    written_softmax, topped = staticmethod(_written_softmax), staticmethod(_topped)
+    topped_product = staticmethod(lambda a, m: _topped(a) @ m)
     total, bent, joint = staticmethod(_total), staticmethod(_bent), staticmethod(_joint)
     chosen_joint = staticmethod(_chosen_joint)
     cast = staticmethod(fg.cast)
     put, spread, segments = staticmethod(fg.index_copy), staticmethod(_spread), staticmethod(_segments)
-    running = staticmethod(lambda x, axis, reverse: fg.cumsum(x, axis, reverse=reverse))
+    reread = staticmethod(_reread)
+    running, recurrence = staticmethod(_running), staticmethod(_recurrence)
+    running_place = staticmethod(lambda x, axis: fg.cummax(x, axis).indices)
+    running_count, window = staticmethod(fg.cumsum), staticmethod(_window)
+    vector = staticmethod(lambda i: i[(slice(None),) + (0,) * (i.ndim - 1)])
     scatter_reduce = staticmethod(
         lambda x, axis, places, source, how, include_self: fg.scatter_reduce(
             x, axis, places, source, how, include_self=include_self
@@ -198,15 +232,59 @@ def _torch_concat(parts: Any, axis: int = -1) -> Any:
     return torch.cat(whole, place)
 
 
+def _torch_places(places: Any, n: int) -> tuple[Any, Any]:
+    """Places from 0 on, and which are none."""
+    places = places.long()
+    return torch.where(places < 0, places + n, places).clamp(min=0), places == fg.NOWHERE
+
+
+def _torch_take(x: Any, places: Any, axis: int) -> Any:
+    at, none = _torch_places(places, x.shape[axis])
+    taken = torch.index_select(x, axis, at.reshape(-1)).movedim(axis, -1)
+    taken = torch.where(none.reshape(-1), torch.zeros((), dtype=x.dtype), taken)
+    before = axis % x.ndim
+    taken = taken.reshape((*taken.shape[:-1], *places.shape))
+    return taken.movedim(tuple(range(x.ndim - 1, taken.ndim)), tuple(range(before, before + places.ndim)))
+
+
+def _torch_take_along_axis(x: Any, places: Any, axis: int) -> Any:
+    at, none = _torch_places(places, x.shape[axis])
+    return torch.where(none, torch.zeros((), dtype=x.dtype), torch.take_along_dim(x, at, axis))
+
+
+def _torch_index_add(x: Any, axis: int, places: Any, source: Any) -> Any:
+    own, updates, hits = _torch_hits(x, axis, places, source)
+    return (own + torch.where(hits, updates, torch.zeros((), dtype=updates.dtype)).sum(-1)).movedim(-1, axis)
+
+
 def _torch_hits(x: Any, axis: int, places: Any, source: Any) -> tuple[Any, Any, Any]:
     """``x`` with the axis last; for each of its elements the updates along one more dimension, and which are for it."""
+    at, none = _torch_places(places, x.shape[axis])
+    places = torch.where(none, -1, at)
     x, source = x.movedim(axis, -1), source.movedim(axis, -1)
     hits = places[..., None, :] == torch.arange(x.shape[-1])[:, None]
     return x, source[..., None, :].expand(*x.shape, -1), hits.expand(*x.shape, -1)
 
 
-def _torch_running(x: Any, axis: int, reverse: bool) -> Any:
-    return torch.cumsum(x.flip(axis), axis).flip(axis) if reverse else torch.cumsum(x, axis)
+def _torch_running(x: Any, axis: int, how: str, reverse: bool, exclusive: bool = False) -> Any:
+    functions: dict[str, Callable[..., Any]] = {
+        "sum": torch.cumsum, "prod": torch.cumprod, "logsumexp": torch.logcumsumexp,
+        "max": lambda x, axis: torch.cummax(x, axis).values, "min": lambda x, axis: torch.cummin(x, axis).values,
+    }  # fmt: skip
+    found = functions[how](x.flip(axis) if reverse else x, axis)
+    if exclusive:
+        start = torch.full_like(found.narrow(axis, 0, 1), 0.0 if how == "sum" else 1.0)
+        found = torch.cat([start, found.narrow(axis, 0, x.shape[axis] - 1)], axis)
+    return found.flip(axis) if reverse else found
+
+
+def _torch_recurrence(a: Any, b: Any, axis: int, reverse: bool) -> Any:
+    state, found = torch.zeros_like(b.select(axis, 0)), []
+    for t in range(b.shape[axis]):
+        t = b.shape[axis] - 1 - t if reverse else t
+        state = torch.sigmoid(a.select(axis, t)) * state + b.select(axis, t)
+        found.append(state)
+    return torch.stack(found[::-1] if reverse else found, axis)
 
 
 def _torch_put(x: Any, axis: int, places: Any, source: Any) -> Any:
@@ -245,6 +323,17 @@ def _torch_segments(x: Any, ids: Any, how: str, axis: int) -> Any:
     found = folds.get(how, torch.sum)(terms, -1)
     found = found / alike.sum(-1).clamp(min=1) if how == "mean" else found
     return torch.where(ids < SEGMENTS, found, 0).movedim(-1, axis)
+
+
+def _torch_reread(x: Any, form: str, axis: int, a: int, b: int) -> Any:
+    n = x.shape[axis]
+    read = {"step": range(a, n, b + 1), "flip": range(n - 1, -1, -1)}.get(form, range(-a, n + b))
+    at = torch.tensor([*read], dtype=torch.int64)
+    if form == "reflect":
+        at = n - 1 - (n - 1 - at.abs()).abs()
+    at = {"replicate": at.clamp(0, n - 1), "circular": at % n}.get(form, at)
+    is_there = ((at >= 0) & (at < n)).reshape(-1, *[1] * (-1 - axis))
+    return torch.where(is_there, torch.index_select(x, axis, at.clamp(0, n - 1)), 0.0)
 
 
 def _torch_noisy(a: Any) -> Any:
@@ -298,6 +387,10 @@ def _torch_guarded_call(a: Any) -> Any:
     straight = root * 4 + (torch.round(root * 4) - root * 4).detach()
     chosen = torch.where(taken & (a > 0), Theirs.bent(root, root), 0.5)
     return torch.where(taken, torch.sin(inner) + straight * a, 0.0) * chosen
+
+
+def _torch_topped(a: Any) -> Any:
+    return a * torch.amax(torch.sin(a) * torch.sigmoid(a), -1, keepdim=True)
 
 
 def _torch_guarded_product(a: Any, m: Any) -> Any:
@@ -400,6 +493,8 @@ class Theirs:
     guarded_extremum, guarded_call = staticmethod(_torch_guarded_extremum), staticmethod(_torch_guarded_call)
     guarded_product = staticmethod(_torch_guarded_product)
     written_softmax = staticmethod(lambda x: torch.softmax(x, -1))
+    topped = staticmethod(_torch_topped)
+    topped_product = staticmethod(lambda a, m: _torch_topped(a) @ m)
     rms_norm = staticmethod(lambda x, shape, w=None, eps=1e-5: F.rms_norm(x, shape, w, eps))
     swiglu = staticmethod(lambda a, b: F.silu(a) * b)
     squared_relu = staticmethod(lambda x: F.relu(x) ** 2)
@@ -407,10 +502,29 @@ class Theirs:
     lerp = staticmethod(lambda x, y, w: x + w * (y - x))
     as_float = staticmethod(lambda x, like: x.to(torch.float64))
     byte = staticmethod(lambda i: i.to(torch.uint8).clamp(0, 2) + i.to(torch.uint8))
-    take = staticmethod(lambda x, places, axis: torch.index_select(x, axis, places))
-    take_along_axis = staticmethod(lambda x, places, axis: torch.gather(x, axis, places))
-    running = staticmethod(_torch_running)
+    take, take_along_axis = staticmethod(_torch_take), staticmethod(_torch_take_along_axis)
+    NOWHERE, arange = fg.NOWHERE, staticmethod(torch.arange)
+    window = staticmethod(
+        lambda place, axis, count, n: (torch.arange(count).reshape(-1, *[1] * (-1 - axis)) + place) % n
+    )
+    vector = staticmethod(lambda i: i.reshape(-1))
+    running_place = staticmethod(lambda x, axis: torch.cummax(x, axis).indices)
+    running_count = staticmethod(torch.cumsum)
+    index_add = staticmethod(_torch_index_add)
+    scatter_add = staticmethod(lambda x, axis, places, s: _torch_index_add(x, axis, places.movedim(axis, -1), s))
+    scatter = staticmethod(lambda x, axis, places, s: _torch_put(x, axis, places.movedim(axis, -1), s))
+    one_hot = staticmethod(lambda i, n: F.one_hot(i.long(), n))
+    bincount = staticmethod(
+        lambda i, n, w=None: _torch_index_add(
+            torch.zeros(n, dtype=torch.int64 if w is None else w.dtype),
+            0,
+            i,
+            torch.ones_like(i.long()) if w is None else w,
+        )
+    )
+    running, recurrence = staticmethod(_torch_running), staticmethod(_torch_recurrence)
     spread, segments = staticmethod(_torch_spread), staticmethod(_torch_segments)
+    reread = staticmethod(_torch_reread)
     put, scatter_reduce = staticmethod(_torch_put), staticmethod(_torch_scatter_reduce)
 
     def __getattr__(self, name: str) -> Any:

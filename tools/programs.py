@@ -11,120 +11,14 @@ The strategy is hypothesis', so that a program that fails shrinks to a few token
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import torch
 from hypothesis import strategies as st
 
-import fusegen as fg
-from tools.program_libraries import Ours, Theirs, words
-
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Argument:
-    """An argument of a program.
-
-    Attributes:
-        kind: "f" for a float tensor, "i" and "b" for integers and bools, "s" for a number.
-        high: integers are below it.
-    """
-
-    name: str
-    kind: str
-    shape: Shape = ()
-    high: int = 5
-
-    def draw(self, generator: torch.Generator) -> Any:
-        """A tensor of normal numbers, of integers, of bools; or a number."""
-        if self.kind == "s":
-            return round(float(torch.rand((), generator=generator)) * 2 - 1, 3)
-        if self.kind == "f":
-            return torch.randn(self.shape, generator=generator, dtype=torch.float64)
-        drawn = torch.randint(0, 2 if self.kind == "b" else self.high, self.shape, generator=generator)
-        return drawn.to(torch.bool) if self.kind == "b" else drawn
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.kind}{list(self.shape)}" if self.kind != "s" else f"{self.name}: number"
-
-
-@dataclass(frozen=True)
-class Program:
-    """A function as source.
-
-    Attributes:
-        body: its lines.
-        results: how many tensors it returns.
-    """
-
-    body: str
-    arguments: tuple[Argument, ...]
-    results: int
-
-    @property
-    def source(self) -> str:
-        """The text of the function ``program``."""
-        return f"def program({', '.join(a.name for a in self.arguments)}):\n{self.body}"
-
-    def function(self, lib: Any) -> Callable[..., Any]:
-        """The function, with one of the libraries."""
-        scope: dict[str, Any] = {"lib": lib}
-        exec(compile(self.source, "program.py", "exec"), scope)
-        made: Callable[..., Any] = scope["program"]
-        return made
-
-    @cached_property
-    def theirs(self) -> Callable[..., tuple[Any, ...]]:
-        """By torch."""
-        function = self.function(Theirs())
-        return lambda *values: as_tuple(function(*values))
-
-    def op(self) -> fg.FusedOp:
-        """Declared, anew at each call."""
-        made: fg.FusedOp = fg.op(self.function(Ours()))
-        return made
-
-    @property
-    def floats(self) -> list[str]:
-        """Names of arguments that have gradients."""
-        return [a.name for a in self.arguments if a.kind == "f"]
-
-    def __str__(self) -> str:
-        return "\n".join([*(f"# {argument}" for argument in self.arguments), self.source])
-
-    __repr__ = __str__  # what hypothesis prints
-
-
-def as_tuple(results: Any) -> tuple[Any, ...]:
-    """One result or several, as several."""
-    return tuple(results) if isinstance(results, (tuple, list)) else (results,)
-
-
-@dataclass(frozen=True)
-class _Value:
-    """A value of the program: its text, which is a name or an expression, and what is known of it.
-
-    Attributes:
-        level: how strongly its outermost operator binds, as Python's do; 10 for names and calls.
-    """
-
-    text: str
-    kind: str
-    shape: Shape
-    level: int = 10
-
-    def at(self, level: int) -> str:
-        """The text where at least ``level`` is asked for."""
-        return self.text if self.level >= level else f"({self.text})"
-
-
-AND, ADD, MUL, NEG, POWER = 5, 6, 7, 8, 9
-
+from tools.program_libraries import words
+from tools.program_places import PlaceStatements
+from tools.program_writer import ADD, AND, MUL, NEG, POWER, Program, Value, broadcast, mentions
 
 # Functions of one float tensor: the name alone, or a text with it in places that ask for a level.
 UNARY = {
@@ -151,20 +45,18 @@ BINARY = {
     "bent": ("lib.bent({a}, {b})", 10), "total": ("lib.total({a}, {b}, {a})", 10),
     "minimum": ("lib.minimum({a}, {b})", 10), "maximum": ("lib.maximum({a}, {b})", 10),
     "select": ("lib.where({a4} > {b4}, {a}, {b})", 10), "select_zero": ("lib.where({a4} > {b4}, {b}, 0.0)", 10),
+    "rest": ("{a7} % (lib.square({b}) + 0.7)", MUL),
     "guarded": ("lib.guarded({a}, {b})", 10), "less": ("lib.where({a4} <= {b4}, 0.5, {b})", 10),
 }  # fmt: skip
 REDUCE = words("sum mean amax amin var std norm logsumexp prod norm1 norm_inf var0")
 ROWS = words(
     "softmax log_softmax layer_norm rms_norm center softmin normalize standardize masked_softmax guarded_rows "
-    "chosen_rows written_softmax guarded_extremum guarded_call chosen_joint"
-)
-# What no axis in blocks is part of: declared gradients, and groups. How blocks of extrema share what ties is our own.
-NOT_IN_BLOCKS = words(
-    "smooth bent joint guarded_call guarded_extremum within group_norm parts amax amin norm_inf guarded_rows "
-    "chosen_rows chosen_joint placed"
+    "chosen_rows written_softmax guarded_extremum guarded_call chosen_joint topped"
 )
 PAIRED = words("mse_loss l1_loss huber_loss smooth_l1_loss bce kl_div cosine")
-INTEGER = words("index compare masked any argmax count mod times isfinite hit both wide ints bytes")
+INTEGER = words(
+    "index compare masked any argmax count mod times isfinite hit both wide ints bytes quotient order place"
+)
 NUMBERS = (-2.0, -0.5, 0.25, 0.5, 1.5, 2.0, 3.0)
 SIZES = (2, 3, 4, 5, 7, 8, 12)
 # Rows of a warp and of a block, some that no vector divides; as many as fit into MOST_ELEMENTS.
@@ -172,91 +64,18 @@ LONG_SIZES = (2, 3, 16, 64, 129, 1000, 4097)
 MOST_ELEMENTS = 4096
 
 
-def broadcast(*shapes: Shape) -> Shape | None:
-    """The shape in which they meet; None where they do not."""
-    try:
-        return tuple(torch.broadcast_shapes(*shapes))
-    except RuntimeError:
-        return None
-
-
 @dataclass
-class _Writer:
-    """The state of one drawn program."""
+class _Statements(PlaceStatements):
+    """All statements."""
 
-    draw: st.DrawFn
-    sizes: tuple[int, ...]
-    most_elements: int
-    arguments: list[Argument] = field(default_factory=list)
-    values: list[_Value] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
-    in_blocks: bool = False
-    has_blocks: bool = False
-
-    # -- arguments and values ----------------------------------------------------------------------------------------
-
-    def argument(self, kind: str, shape: Shape, high: int = 5) -> _Value:
-        name = f"{kind.replace('f', 'x')}{sum(a.kind == kind for a in self.arguments)}"
-        self.arguments.append(Argument(name, kind, shape, high))
-        self.values.append(_Value(name, kind, shape))
-        return self.values[-1]
-
-    def of(self, items: Sequence[Any]) -> Any:
-        excluded = NOT_IN_BLOCKS if self.in_blocks else ()
-        return self.draw(st.sampled_from([item for item in items if item not in excluded]))
-
-    def flip(self) -> bool:
-        return self.draw(st.booleans())
-
-    def pick(self, kind: str = "f", where: Callable[[_Value], bool] = lambda v: True) -> _Value | None:
-        """A value, the last one where hypothesis shrinks."""
-        found = [v for v in self.values if v.kind == kind and where(v)]
-        return found[-1 - self.draw(st.integers(0, len(found) - 1))] if found else None
-
-    def meeting(self, value: _Value, kind: str = "f") -> _Value:
-        """A value that broadcasts with this one."""
-
-        def meets(other: _Value) -> bool:
-            shape = broadcast(other.shape, value.shape)
-            return shape is not None and math.prod(shape) <= self.most_elements
-
-        return self.pick(kind, meets) or self.argument(kind, value.shape)
-
-    def like(self, value: _Value) -> _Value:
-        """Another value of the same shape."""
-        return self.pick(where=lambda v: v.shape == value.shape and v is not value) or self.argument("f", value.shape)
-
-    def vector(self, shape: Shape, level: int = 0) -> str:
-        """A value of this shape, as text where at least ``level`` is asked for."""
-        return (self.pick(where=lambda v: v.shape == shape) or self.argument("f", shape)).at(level)
-
-    def tensor(self, rank: int = 1) -> _Value | None:
-        """A float tensor with dimensions."""
-        return self.pick(where=lambda v: len(v.shape) >= rank)
-
-    def bind(self, value: _Value) -> None:
-        """Name the value, or leave it to be written out where it is used."""
-        if len(value.text) > 160 or self.flip():
-            self.lines.append(f"    v{len(self.lines)} = {value.text}")
-            value = replace(value, text=f"v{len(self.lines) - 1}", level=10)
-        self.values.append(value)
-
-    def unpack(self, call: str, kind: str, shape: Shape) -> None:
-        """Two values of one call."""
-        names = [f"{letter}{len(self.lines)}" for letter in "pq"]
-        self.lines.append(f"    {', '.join(names)} = {call}")
-        self.values += [_Value(name, kind, shape) for name in names]
-
-    # -- statements --------------------------------------------------------------------------------------------------
-
-    def unary(self) -> _Value | None:
+    def unary(self) -> Value | None:
         x, name = self.pick(), self.of(list(UNARY))
         if x is None:
             return None
         text = (UNARY[name] or f"lib.{name}({{0}})").format(x.text, power=x.at(10), neg=x.at(NEG))
-        return _Value(text, "f", x.shape, _UNARY_LEVELS.get(name, 10))
+        return Value(text, "f", x.shape, _UNARY_LEVELS.get(name, 10))
 
-    def number(self) -> _Value | None:
+    def number(self) -> Value | None:
         x = self.pick()
         if x is None:
             return None
@@ -267,9 +86,9 @@ class _Writer:
             ("{m} * lib.size({x}, None)", MUL), ("{m} / lib.size({x}, None)", MUL),
         ])  # fmt: skip
         text = form.format(c=c, m=x.at(MUL), m8=x.at(NEG), s=x.at(MUL), x=x.text)
-        return _Value(text, "f", x.shape, level)
+        return Value(text, "f", x.shape, level)
 
-    def binary(self) -> _Value | None:
+    def binary(self) -> Value | None:
         x, name = self.pick(), self.of(list(BINARY))
         if x is None:
             return None
@@ -278,24 +97,9 @@ class _Writer:
         text = form.format(
             a=x.text, b=y.text, a4=x.at(4), b4=y.at(4), a6=x.at(ADD), a7=x.at(MUL), b7=y.at(MUL), b8=y.at(NEG)
         )
-        return _Value(text, "f", broadcast(x.shape, y.shape) or (), level)
+        return Value(text, "f", broadcast(x.shape, y.shape) or (), level)
 
-    def axes(self, value: _Value) -> tuple[str, Shape, Shape]:
-        """Axes to reduce as text, and the shape without them, and with them kept."""
-        rank = len(value.shape)
-        kind = self.of(["last", "one", "some", "all"])
-        if kind == "all":
-            chosen, text = tuple(range(rank)), "None"
-        elif kind == "some" and rank > 1:
-            chosen = tuple(d for d in range(rank) if self.flip()) or (rank - 1,)
-            text = str(tuple(d - rank if self.flip() else d for d in chosen))
-        else:
-            chosen = (rank - 1 if kind == "last" else self.draw(st.integers(0, rank - 1)),)
-            text = str(chosen[0] - rank)
-        dropped = tuple(s for d, s in enumerate(value.shape) if d not in chosen)
-        return text, dropped, tuple(1 if d in chosen else s for d, s in enumerate(value.shape))
-
-    def reduce(self) -> _Value | None:
+    def reduce(self) -> Value | None:
         x, name = self.tensor(), self.of(REDUCE)
         if x is None:
             return None
@@ -310,19 +114,19 @@ class _Writer:
             options = f", ord={'1' if name == 'norm1' else 'float(chr(105) + chr(110) + chr(102))'}"
         call = {"norm1": "norm", "norm_inf": "norm", "var0": "var"}.get(name, name)
         shape = kept if keepdims else dropped
-        return _Value(f"lib.{call}({argument}, axis={text}{options}, keepdims={keepdims})", "f", shape)
+        return Value(f"lib.{call}({argument}, axis={text}{options}, keepdims={keepdims})", "f", shape)
 
-    def rows(self) -> _Value | None:
+    def rows(self) -> Value | None:
         x, name = self.tensor(), self.of(ROWS)
         if x is None:
             return None
         axis = self.of([-1, -1, 0, len(x.shape) - 1])
         mean = f"lib.mean({x.text}, {axis}, keepdims=True)"
         if name == "center":
-            return _Value(f"{x.at(ADD)} - {mean}", "f", x.shape, ADD)
+            return Value(f"{x.at(ADD)} - {mean}", "f", x.shape, ADD)
         if name == "standardize":
             rstd = f"lib.rsqrt(lib.var({x.text}, {axis}, correction=0, keepdims=True) + 0.01)"
-            return _Value(f"({x.at(ADD)} - {mean}) * {rstd}", "f", x.shape, MUL)
+            return Value(f"({x.at(ADD)} - {mean}) * {rstd}", "f", x.shape, MUL)
         if name in (
             "guarded_rows",
             "chosen_rows",
@@ -330,21 +134,22 @@ class _Writer:
             "written_softmax",
             "guarded_extremum",
             "guarded_call",
+            "topped",
         ):
-            return _Value(f"lib.{name}({x.text})", "f", x.shape)
+            return Value(f"lib.{name}({x.text})", "f", x.shape)
         if name == "masked_softmax":
             mask = self.meeting(x, "b")
             whole = broadcast(x.shape, mask.shape) or ()
             axis = axis if axis < 0 else len(whole) - 1
-            return _Value(f"lib.softmax(lib.where({mask.text}, {x.text}, -1e30), {axis})", "f", whole)
+            return Value(f"lib.softmax(lib.where({mask.text}, {x.text}, -1e30), {axis})", "f", whole)
         if name in ("layer_norm", "rms_norm"):
             n = x.shape[-1:]
             options = [self.vector(n) for _ in range(self.draw(st.integers(0, 2 if name == "layer_norm" else 1)))]
-            return _Value(f"lib.{name}({', '.join([x.text, str(n), *options])}, eps=0.001)", "f", x.shape)
+            return Value(f"lib.{name}({', '.join([x.text, str(n), *options])}, eps=0.001)", "f", x.shape)
         dim = f"dim={axis}" if name == "normalize" else str(axis)
-        return _Value(f"lib.{name}({x.text}, {dim})", "f", x.shape)
+        return Value(f"lib.{name}({x.text}, {dim})", "f", x.shape)
 
-    def product(self) -> _Value | None:
+    def product(self) -> Value | None:
         """Of matrices, of vectors, of what has a side of one; the other factor is a value or a further argument."""
         x = self.tensor()
         if x is None:
@@ -357,29 +162,38 @@ class _Writer:
             text, (inner, n) = (y.at(NEG), y.shape[-2:]) if y.shape[-2] == k else (f"{y.at(10)}.mT", y.shape[:-3:-1])
             batch = broadcast(x.shape[:-2], y.shape[:-2])
             if batch is not None and inner == k and math.prod((*batch, m, n)) <= self.most_elements:
-                return _Value(f"{x.at(MUL)} @ {text}", "f", (*batch, m, n), MUL)
+                return Value(f"{x.at(MUL)} @ {text}", "f", (*batch, m, n), MUL)
         n = self.of([*(s for s in self.sizes if s not in x.shape), 1])
         form = self.of(["matmul", "linear", "linear_bias", "guarded"])
         if form == "guarded":
             text = f"lib.guarded_product({x.text}, {self.argument('f', (k, n)).text})"
-            return _Value(text, "f", (*x.shape[:-1], n))
+            return Value(text, "f", (*x.shape[:-1], n))
         if form == "matmul":
-            return _Value(f"{x.at(MUL)} @ {self.argument('f', (k, n)).text}", "f", (*x.shape[:-1], n), MUL)
+            return Value(f"{x.at(MUL)} @ {self.argument('f', (k, n)).text}", "f", (*x.shape[:-1], n), MUL)
         bias = f", {self.vector((n,))}" if form == "linear_bias" else ""
-        return _Value(f"lib.linear({x.text}, {self.argument('f', (n, k)).text}{bias})", "f", (*x.shape[:-1], n))
+        return Value(f"lib.linear({x.text}, {self.argument('f', (n, k)).text}{bias})", "f", (*x.shape[:-1], n))
 
-    def by_vector(self, x: _Value) -> _Value:
+    def topped_product(self) -> Value | None:
+        """A product behind an extremum: one step takes it, and another hands its gradient to the elements."""
+        x = self.tensor()
+        if x is None or len(x.shape) < 2 or self.in_blocks:
+            return None
+        n = self.of([size for size in self.sizes if size not in x.shape] or [1])
+        factor = self.argument("f", (x.shape[-1], n))
+        return Value(f"lib.topped_product({x.text}, {factor.text})", "f", (*x.shape[:-1], n))
+
+    def by_vector(self, x: Value) -> Value:
         """A product whose one factor is a vector, on either side."""
         if len(x.shape) > 1 and self.flip():
-            return _Value(f"{self.vector(x.shape[-2:-1], MUL)} @ {x.at(NEG)}", "f", (*x.shape[:-2], x.shape[-1]), MUL)
-        return _Value(f"{x.at(MUL)} @ {self.vector(x.shape[-1:], NEG)}", "f", x.shape[:-1], MUL)
+            return Value(f"{self.vector(x.shape[-2:-1], MUL)} @ {x.at(NEG)}", "f", (*x.shape[:-2], x.shape[-1]), MUL)
+        return Value(f"{x.at(MUL)} @ {self.vector(x.shape[-1:], NEG)}", "f", x.shape[:-1], MUL)
 
-    def turned(self) -> _Value | None:
+    def turned(self) -> Value | None:
         """Two dimensions in the other order."""
         x = self.tensor(2)
-        return None if x is None else _Value(f"{x.at(10)}.mT", "f", (*x.shape[:-2], *x.shape[:-3:-1]))
+        return None if x is None else Value(f"{x.at(10)}.mT", "f", (*x.shape[:-2], *x.shape[:-3:-1]))
 
-    def integer(self) -> _Value | None:
+    def integer(self) -> Value | None:
         """Integers and bools, and floats that they choose."""
         x = self.tensor()
         if x is None:
@@ -387,46 +201,63 @@ class _Writer:
         rank = len(x.shape)
         form, axis = self.of(INTEGER), self.draw(st.integers(-rank, -1))
         kept = tuple(1 if d == axis % rank else s for d, s in enumerate(x.shape))
-        kinds = {"masked": "b", "count": "b", "mod": "i", "times": "i", "hit": "i", "bytes": "i"}
+        kinds = {
+            "masked": "b",
+            "count": "b",
+            "mod": "i",
+            "times": "i",
+            "hit": "i",
+            "bytes": "i",
+            "quotient": "i",
+            "order": "i",
+        }
         other = self.meeting(x, kinds.get(form, "f"))
         whole = broadcast(x.shape, other.shape) or ()
         if form == "index":
-            return _Value(f"{x.at(MUL)} * lib.as_float(lib.index({x.text}, {axis}), {x.text})", "f", x.shape, MUL)
+            return Value(f"{x.at(MUL)} * lib.as_float(lib.index({x.text}, {axis}), {x.text})", "f", x.shape, MUL)
         if form == "compare":
             sign = self.of(["<", "<=", ">", ">="])
-            return _Value(f"({x.at(AND)} {sign} {other.at(AND)})", "b", whole)
+            return Value(f"({x.at(AND)} {sign} {other.at(AND)})", "b", whole)
         if form == "both":
-            return _Value(f"(({x.at(AND)} > 0.1) {self.of('&|')} ~({other.at(AND)} < 0.3))", "b", whole)
+            return Value(f"(({x.at(AND)} > 0.1) {self.of('&|')} ~({other.at(AND)} < 0.3))", "b", whole)
         if form == "masked":
-            return _Value(f"lib.where({other.text}, {x.text}, {self.of(NUMBERS)})", "f", whole)
+            return Value(f"lib.where({other.text}, {x.text}, {self.of(NUMBERS)})", "f", whole)
         if form == "any":
             text, _, kept = self.axes(x)
-            return _Value(f"lib.{self.of(['any', 'all'])}({x.at(AND)} > 0.5, axis={text}, keepdims=True)", "b", kept)
+            return Value(f"lib.{self.of(['any', 'all'])}({x.at(AND)} > 0.5, axis={text}, keepdims=True)", "b", kept)
         if form == "argmax":
-            return _Value(f"lib.{self.of(['argmax', 'argmin'])}({x.text}, {axis}, keepdims=True)", "i", kept)
+            return Value(f"lib.{self.of(['argmax', 'argmin'])}({x.text}, {axis}, keepdims=True)", "i", kept)
         if form == "count":
             text, _, kept = self.axes(other) if other.shape else ("None", (), ())
-            return _Value(f"lib.sum({other.text}, axis={text}, keepdims=True)", "i", kept)
+            return Value(f"lib.sum({other.text}, axis={text}, keepdims=True)", "i", kept)
         if form == "mod":
-            return _Value(f"({other.at(MUL)} * 3 + 1) % 4", "i", other.shape, MUL)
+            return Value(f"({other.at(MUL)} * 3 + 1) % 4", "i", other.shape, MUL)
+        if form == "place":
+            return self.places(x.shape, axis % rank, self.of(self.sizes[::-1]) or 1, signed=False)
+        if form == "quotient":
+            return Value(f"{other.at(MUL)} // 2 - {other.at(MUL)} % 3", "i", other.shape, ADD)
+        if form == "order":
+            more = self.pick("i", lambda v: broadcast(v.shape, other.shape) == other.shape) or other
+            sign = self.of(["<", ">=", "==", "!="])
+            return Value(f"({other.at(AND)} {sign} {more.at(AND)} % 4)", "b", other.shape)
         if form == "times":
-            return _Value(f"{x.at(MUL)} * {other.at(NEG)}", "f", whole, MUL)
+            return Value(f"{x.at(MUL)} * {other.at(NEG)}", "f", whole, MUL)
         if form == "isfinite":
-            return _Value(f"lib.isfinite({x.text})", "b", x.shape)
+            return Value(f"lib.isfinite({x.text})", "b", x.shape)
         if form == "wide":  # two that meet in a shape that neither has
-            return _Value(f"lib.expand_dims({x.text}, -1)", "f", (*x.shape, 1)) if rank < 4 else None
+            return Value(f"lib.expand_dims({x.text}, -1)", "f", (*x.shape, 1)) if rank < 4 else None
         if form == "bytes":
-            return _Value(f"{x.at(MUL)} * lib.as_float(lib.byte({other.text}), {x.text})", "f", whole, MUL)
+            return Value(f"{x.at(MUL)} * lib.as_float(lib.byte({other.text}), {x.text})", "f", whole, MUL)
         if form == "ints":
             i = self.meeting(x, "i")
             name = self.of(["amax", "amin", "sum"])
             text, _, kept = self.axes(i) if i.shape else ("None", (), ())
-            return _Value(f"lib.{name}({i.text}, axis={text}, keepdims=True)", "i", kept)
+            return Value(f"lib.{name}({i.text}, axis={text}, keepdims=True)", "i", kept)
         hit = f"lib.where(lib.index({x.text}, {axis}) == {other.at(ADD)}, {x.text}, 0.0)"
         kept = tuple(1 if d == len(whole) + axis else s for d, s in enumerate(whole))
-        return _Value(f"lib.sum({hit}, {axis}, keepdims=True)", "f", kept)
+        return Value(f"lib.sum({hit}, {axis}, keepdims=True)", "f", kept)
 
-    def library(self) -> _Value | None:
+    def library(self) -> Value | None:
         """Losses, and norms of channels."""
         x = self.tensor()
         if x is None:
@@ -435,36 +266,32 @@ class _Writer:
         reduction = self.of(["none", "mean", "sum"])
         rank, shape = len(x.shape), x.shape if reduction == "none" else ()
         if form == "cosine":
-            return _Value(f"lib.cosine_similarity({x.text}, {self.like(x).text}, dim=-1)", "f", x.shape[:-1])
+            return Value(f"lib.cosine_similarity({x.text}, {self.like(x).text}, dim=-1)", "f", x.shape[:-1])
         if form == "kl_div":
             both = f"lib.log_softmax({x.text}, -1), lib.softmax({self.like(x).text}, -1)"
-            return _Value(f"lib.kl_div({both}, reduction={reduction!r})", "f", shape)
+            return Value(f"lib.kl_div({both}, reduction={reduction!r})", "f", shape)
         if form in PAIRED:
             y = self.like(x).text
             name, other = ("binary_cross_entropy_with_logits", f"lib.sigmoid({y})") if form == "bce" else (form, y)
-            return _Value(f"lib.{name}({x.text}, {other}, reduction={reduction!r})", "f", shape)
+            return Value(f"lib.{name}({x.text}, {other}, reduction={reduction!r})", "f", shape)
         if form == "cross_entropy" and rank > 1 and x.shape[1]:
             target = self.argument("i", (x.shape[0], *x.shape[2:]), x.shape[1])
             shape = target.shape if reduction == "none" else ()
-            return _Value(f"lib.cross_entropy({x.text}, {target.text}, reduction={reduction!r})", "f", shape)
+            return Value(f"lib.cross_entropy({x.text}, {target.text}, reduction={reduction!r})", "f", shape)
         if form == "batch_norm" and rank > 1 and math.prod(x.shape) > x.shape[1]:
             weight = f", {self.vector(x.shape[1:2])}" if self.flip() else ""
-            return _Value(f"lib.batch_norm({x.text}, None, None{weight}, training=True, eps=0.01)", "f", x.shape)
+            return Value(f"lib.batch_norm({x.text}, None, None{weight}, training=True, eps=0.01)", "f", x.shape)
         if form == "instance_norm" and rank > 2 and math.prod(x.shape[2:]) > 1:
-            return _Value(f"lib.instance_norm({x.text}, eps=0.01)", "f", x.shape)
+            return Value(f"lib.instance_norm({x.text}, eps=0.01)", "f", x.shape)
         if form == "group_norm" and rank > 1 and x.shape[1]:
             groups, channels = self.groups(x.shape[1]), x.shape[1:2]
             if x.shape[1] // groups * math.prod(x.shape[2:]) > 1:
                 weights = [self.vector(channels) for _ in range(self.draw(st.integers(0, 2)))]
                 text = f"lib.group_norm({', '.join([x.text, str(groups), *weights])}, eps=0.01)"
-                return _Value(text, "f", x.shape)
+                return Value(text, "f", x.shape)
         return None
 
-    def groups(self, size: int) -> int:
-        """A number of groups: one, two, four, or a group for each. Of two, one divides the other."""
-        return int(self.of([n for n in (2, 4, 1) if size % n == 0] + [size or 1]))
-
-    def within(self) -> _Value | None:
+    def within(self) -> Value | None:
         """Within groups of a dimension, which then is as it was."""
         x = self.tensor()
         if x is None:
@@ -475,18 +302,18 @@ class _Writer:
             f"lib.softmax({groups}, {axis + 1})", f"{groups} - lib.mean({groups}, {axis + 1}, keepdims=True)",
             f"{groups} * lib.amax({groups}, {axis}, keepdims=True)", f"lib.total({groups}, {groups})",
         ])  # fmt: skip
-        return _Value(f"lib.flatten({inner}, {axis}, {axis + 1})", "f", x.shape)
+        return Value(f"lib.flatten({inner}, {axis}, {axis + 1})", "f", x.shape)
 
-    def several(self) -> _Value | None:
+    def several(self) -> Value | None:
         """An op of a list of tensors."""
         x = self.pick()
         if x is None:
             return None
         found, shape = [x], x.shape
         for _ in range(self.draw(st.integers(0, 3))):
-            found.append(self.meeting(_Value("", "f", shape)))
+            found.append(self.meeting(Value("", "f", shape)))
             shape = broadcast(shape, found[-1].shape) or ()
-        return _Value(f"lib.total({', '.join(v.text for v in found)})", "f", shape)
+        return Value(f"lib.total({', '.join(v.text for v in found)})", "f", shape)
 
     def joint(self) -> None:
         """An op of two results, with one declared gradient for both."""
@@ -502,18 +329,18 @@ class _Writer:
         if not whole:
             return
         x = self.of(whole)
-        views = [_Value(x.name, "f", x.shape)]
+        views = [Value(x.name, "f", x.shape)]
         if len(x.shape) > 1:
-            views.append(_Value(f"{x.name}.mT", "f", (*x.shape[:-2], *x.shape[:-3:-1])))
+            views.append(Value(f"{x.name}.mT", "f", (*x.shape[:-2], *x.shape[:-3:-1])))
         if len(x.shape) < 4:
-            views.append(_Value(f"lib.expand_dims({x.name}, 0)", "f", (1, *x.shape)))
+            views.append(Value(f"lib.expand_dims({x.name}, 0)", "f", (1, *x.shape)))
         view = self.of(views)
         dim = self.of([d for d, size in enumerate(view.shape) if size % 2 == 0][::-1])
         self.values = [v for v in self.values if v.text != x.name]
         halved = tuple(s // 2 if d == dim else s for d, s in enumerate(view.shape))
         self.unpack(f"lib.split({view.text}, 2, {dim - len(view.shape)})", "f", halved)
 
-    def halves(self) -> _Value | None:
+    def halves(self) -> Value | None:
         """Halves or other parts of whatever has been computed, and what they are put together to: once, since an
         argument has blocks along one dimension only."""
         x = self.pick(where=lambda v: any(s % 2 == 0 and s for s in v.shape))
@@ -528,73 +355,42 @@ class _Writer:
             at = self.draw(st.integers(1, size - 1)) if size <= max(SIZES) else size // 2
             first, rest = f"{x.at(10)}[..., :{at}]", f"{x.at(10)}[..., {at}:]"
             if form == "rolled":
-                return _Value(f"lib.concat([{rest}, {first}], -1)", "f", x.shape)
-            return _Value(rest, "f", (*x.shape[:-1], size - at))
+                return Value(f"lib.concat([{rest}, {first}], -1)", "f", x.shape)
+            return Value(rest, "f", (*x.shape[:-1], size - at))
         self.unpack(f"lib.split({x.text}, 2, {axis})", "f", halved)
         first, second = (value.text for value in self.values[-2:])
         if form == "turned":  # as a rotary embedding has it
-            return _Value(f"{x.at(ADD)} + lib.concat([-{second}, {first}], {axis})", "f", x.shape, ADD)
-        return _Value(f"lib.concat([{first}, lib.sin({second})], {axis})", "f", x.shape) if form == "both" else None
+            return Value(f"{x.at(ADD)} + lib.concat([-{second}, {first}], {axis})", "f", x.shape, ADD)
+        return Value(f"lib.concat([{first}, lib.sin({second})], {axis})", "f", x.shape) if form == "both" else None
 
-    def placed(self) -> _Value | None:
-        """Elements at places that an argument tells, or added there: an axis that has another size than all others,
-        since one that meets what it indexes is refused."""
-        x = self.tensor()
-        counts = [size for size in self.sizes if all(size not in a.shape for a in self.arguments)]
-        if x is None or not counts:
-            return None
-        axis, count = self.draw(st.integers(0, len(x.shape) - 1)), self.of(counts)
-        if not x.shape[axis]:
-            return None
-        shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
-        if math.prod(shape) > self.most_elements:
-            return None
-        forms = ["take", "take_along_axis", "index_add", "scatter_add", "scatter_reduce", "put"]
-        form, rank = self.of(forms), len(shape)
-        whole = form in ("take_along_axis", "scatter_add", "scatter_reduce")
-        place = self.argument("i", shape if whole else (count,), x.shape[axis]).text
-        if form.startswith("take"):
-            return _Value(f"lib.{form}({x.text}, {place}, {axis - rank})", "f", shape)
-        source = (self.pick(where=lambda v: v.shape == shape) or self.argument("f", shape)).text
-        how = ""
-        if form == "scatter_reduce":
-            how = f", {self.of(['sum', 'mean', 'prod', 'amax', 'amin'])!r}, {self.draw(st.booleans())}"
-        return _Value(f"lib.{form}({x.text}, {axis - rank}, {place}, {source}{how})", "f", x.shape)
-
-    def running(self) -> _Value | None:
-        """Sums of what stands before each element, or behind it."""
+    def running(self) -> Value | None:
+        """What is combined of all elements before each, or behind it."""
         x = self.tensor()
         if x is None or not x.shape:
             return None
         axis, reverse = self.draw(st.integers(0, len(x.shape) - 1)) - len(x.shape), self.draw(st.booleans())
-        return _Value(f"lib.running({x.text} * 0.5, {axis}, {reverse})", "f", x.shape)
+        how = self.of(["sum", "sum", "prod", "max", "min", "logsumexp", "recurrence"])
+        if how == "recurrence":
+            other = self.pick(where=lambda v: v.shape == x.shape) or x
+            return Value(f"lib.recurrence({other.text}, {x.text}, {axis}, {reverse})", "f", x.shape)
+        if how in ("sum", "prod"):
+            exclusive = self.draw(st.booleans())
+            return Value(f"lib.running({x.text} * 0.5, {axis}, {how!r}, {reverse}, {exclusive})", "f", x.shape)
+        return Value(f"lib.running({x.text} * 0.5, {axis}, {how!r}, {reverse})", "f", x.shape)
 
-    def spread(self) -> _Value | None:
+    def spread(self) -> Value | None:
         """A sum along an axis that no argument has."""
         x = self.tensor()
         if x is None:
             return None
         count = self.draw(st.integers(1, 4))
-        return _Value(f"lib.spread({x.text}, {count})", "f", x.shape)
-
-    def segments(self) -> _Value | None:
-        """What elements of one number are combined to, for each of them; some are in no segment."""
-        x = self.tensor()
-        if x is None or not x.shape:
-            return None
-        axis = self.draw(st.integers(0, len(x.shape) - 1))
-        ids, how = self.argument("i", (x.shape[axis],)).text, self.of(["sum", "mean", "prod", "max", "min"])
-        return _Value(f"lib.segments({x.text}, {ids}, {how!r}, {axis - len(x.shape)})", "f", x.shape)
+        return Value(f"lib.spread({x.text}, {count})", "f", x.shape)
 
     def two(self) -> None:
         """An op of two results."""
         x = self.pick()
         if x is not None:
             self.unpack(f"lib.two({x.text})", "f", x.shape)
-
-    @property
-    def names(self) -> set[str]:
-        return {a.name for a in self.arguments}
 
     def returned(self) -> Program:
         """The program that returns its last value, and sometimes others."""
@@ -607,20 +403,16 @@ class _Writer:
         first = outputs[0]
         if first.kind == "f" and first.shape and not self.has_blocks and self.draw(st.integers(0, 5)) == 5:
             other = self.pick(where=lambda v: v.shape == first.shape) or first
-            outputs[0] = _Value(f"lib.concat([{first.text}, {other.text}], -1)", "f", first.shape)
+            outputs[0] = Value(f"lib.concat([{first.text}, {other.text}], -1)", "f", first.shape)
         body = "\n".join([*self.lines, f"    return {', '.join(v.text for v in outputs)}"])
         return Program(body, tuple(a for a in self.arguments if mentions(body, a.name)), len(outputs))
 
 
-def mentions(text: str, name: str) -> bool:
-    """Whether a text has this name in it."""
-    return re.search(rf"\b{name}\b", text) is not None
-
-
 KINDS = (
     "unary", "unary", "binary", "binary", "binary", "reduce", "reduce", "rows", "rows", "number", "library", "parts",
-    "two", "product", "turned", "integer", "integer", "within", "several", "joint", "halves", "halves", "placed",
-    "placed", "running", "spread", "segments",
+    "two", "product", "topped_product", "turned", "integer", "integer", "within", "several", "joint", "halves",
+    "halves", "placed", "placed", "running", "spread", "segments", "reread", "gathered", "gathered", "scattered",
+    "classes",
 )  # fmt: skip
 
 
@@ -638,7 +430,7 @@ def programs(draw: st.DrawFn, *, sizes: Sequence[int] = SIZES, most: int = 8, ki
     most_elements = max(MOST_ELEMENTS, 3 * max(sizes))
     while math.prod(full) > most_elements:
         full = full[1:]
-    writer = _Writer(draw, tuple(sizes), most_elements, in_blocks=draw(st.integers(0, 3)) == 3)
+    writer = _Statements(draw, tuple(sizes), most_elements, in_blocks=draw(st.integers(0, 3)) == 3)
     writer.argument("f", full)
     for _ in range(draw(st.integers(0, 3))):
         kept = full[draw(st.integers(0, len(full))) :]

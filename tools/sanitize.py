@@ -136,6 +136,7 @@ def check_costly(dtype: torch.dtype) -> int:
 
 
 # Rows of a table, its columns, and how many places there are: in vectors, and not; more places than rows, and none.
+SCANS = ((33, 20), (5, 3000), (3, 40000), (700, 3))
 PLACES = ((300, 256, 700), (7, 33, 70), (50, 1030, 9), (5, 64, 0))
 
 
@@ -177,8 +178,50 @@ def check_places(dtype: torch.dtype) -> int:
                 lambda t, y, torchs=function, i=places: torchs(i, t, y), table, other,
             )  # fmt: skip
     out_of_range = torch.tensor([5, -9, 2**40, -1], device=DEVICE)
-    fg.op(embedded)(out_of_range, _tensor((5, 64), dtype, "dense"), _tensor((4, 64), dtype, "dense"))
-    return 5 * len(PLACES) + 1
+    try:
+        fg.op(embedded)(out_of_range, _tensor((5, 64), dtype, "dense"), _tensor((4, 64), dtype, "dense"))
+        fg.check_indices()
+    except fg.PlaceError:
+        return 5 * len(PLACES) + 1
+    raise AssertionError("no error for places out of range")
+
+
+def running(x: Any) -> Any:
+    """Sums and products along the last axis, and sums of what is scaled, from the end of the first one."""
+    return torch.cumsum(x, -1), torch.cumprod(x / 2, -1), torch.cumsum((x * 0.5).flip(0), 0).flip(0)
+
+
+def largest(x: Any) -> Any:
+    """The largest so far, and the logarithm of what exponentials add up to."""
+    return torch.cummax(x, -1)[0], torch.logcumsumexp(x, 0)
+
+
+def check_scans(dtype: torch.dtype) -> int:
+    """Rows of lanes, of a block and of parts, and columns."""
+    for shape in SCANS:
+        x = _tensor(shape, dtype, "dense") / 8
+        check(fg.op(running), running, x)
+        check(fg.op(largest), largest, x)
+    return 2 * len(SCANS)
+
+
+def check_lists(dtype: torch.dtype) -> int:
+    """Many tensors in one launch, by a table of their addresses."""
+    op = fg.op(lambda x, y: fg.sin(x) * y + x, name="bent")
+    total = fg.op(lambda x: fg.sum(x * x), name="squares")
+    xs = [_tensor(shape, dtype, "dense") for shape in ((3, 5), (1,), (4096,), (), (1001,))]
+    found, sums = fg.foreach(op)(xs, xs), fg.foreach(total)(xs)
+    for x, mine, square in zip(xs, found, sums, strict=True):
+        wide, eps = x.double(), 20 * torch.finfo(dtype).eps
+        torch.testing.assert_close(mine.double(), wide.sin() * wide + wide, rtol=eps, atol=eps)
+        torch.testing.assert_close(square.double(), (wide * wide).sum(), rtol=eps, atol=eps)
+    return 2
+
+
+def gates(x: Any, w: Any) -> Any:
+    """Blocks of a product, whose gradients are written side by side."""
+    a, b = torch.nn.functional.linear(x, w).chunk(2, -1)
+    return torch.sigmoid(a) * torch.tanh(b) + a
 
 
 def check_products(dtype: torch.dtype) -> int:
@@ -196,6 +239,8 @@ def check_products(dtype: torch.dtype) -> int:
         check(
             gated, lambda x, w, u, d: (functional.silu(x @ w.mT) * (x @ u.mT)) @ d.mT, x, w, u, d,
         )  # fmt: skip
+        if n % 2 == 0:
+            check(fg.op(gates), gates, x, w)
         # A chunked loss is computed with its gradient.
         targets = torch.randint(0, n, (m,), device=DEVICE)
         check(
@@ -319,6 +364,7 @@ def main() -> None:
             _tensor((33, 1000), dtype, "dense"), _tensor((1000,), dtype, "dense"),
         )  # fmt: skip
         count += check_rows(dtype) + check_costly(dtype) + check_places(dtype)
+        count += check_scans(dtype) + check_lists(dtype)
         if dtype.itemsize > 2 or not options.no_half_products:
             count += check_products(dtype)
         check(cell, torch_cell, _tensor((17, 128), dtype, "dense"), _tensor((17, 32), dtype, "dense"))

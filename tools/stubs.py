@@ -54,6 +54,9 @@ OWN = '''
     def ndim(self) -> int:
         """How many dimensions it has."""
     @property
+    def device(self) -> Any:
+        """What stands for the device of this call's tensors: it may be handed on."""
+    @property
     def shape(self) -> tuple[int, ...]:
         """The sizes of the tensors of this call, which are ints, and of any call where they are computed with."""
     @property
@@ -76,6 +79,12 @@ Number: TypeAlias = Tensor | float
 Key: TypeAlias = int | slice | EllipsisType | Tensor | None
 Axis: TypeAlias = int | Sequence[int] | None
 DTypeLike: TypeAlias = DType | str | torch.dtype | np.dtype[Any] | type[object]
+
+class Cumulative(NamedTuple):
+    """What ``cummax`` and ``cummin`` return."""
+
+    values: Tensor
+    indices: Tensor
 
 class HasShape(Protocol):
     """What every library's arrays have, and symbolic tensors do not."""
@@ -105,7 +114,9 @@ def tensor() -> str:
     """The class of symbolic tensors with all their operators and methods, and the types of what a call is given."""
     text = HEADER.format("What a declaration's tensors can do.")
     text += "import builtins\nfrom collections.abc import Callable, Sequence\n"
-    text += "from types import EllipsisType\nfrom typing import Any, Protocol, TypeAlias, TypeVar, overload\n\n"
+    text += (
+        "from types import EllipsisType\nfrom typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload\n\n"
+    )
     text += "import numpy as np\nimport torch\nfrom numpy.typing import NDArray\n\n"
     text += "from fusegen.core.dtypes import DType\nfrom fusegen.declare.axes import Dims\n\n"
     text += "class Tensor:\n" + _quoted(Tensor.__doc__, 4) + OWN
@@ -171,7 +182,7 @@ def spoken() -> str:
     """The functions that declarations call as ``fg.NAME``."""
     text = HEADER.format("The language of declarations.")
     text += "from collections.abc import Callable, Sequence\nfrom typing import Any, overload\n\n"
-    text += "from fusegen.declare.tensor import Axis, DTypeLike, Number, Tensor\n\n"
+    text += "from fusegen.declare.tensor import Axis, Cumulative, DTypeLike, Number, Tensor\n\n"
     functions = {"cast": cast, **{name: getattr(language, name) for name in language.__all__}}
     return text + "".join(_spoken(name, function) for name, function in sorted(functions.items()))
 
@@ -199,9 +210,9 @@ def _spoken(name: str, function: Callable[..., Any], method: bool = False) -> st
 
 # What an option without a more telling annotation may be.
 CONSTANTS = {
-    "correction": "float", "dim": "int | Sequence[int]", "dtype": "DTypeLike",
+    "correction": "float", "dim": "int | Sequence[int]", "dims": "int | Sequence[int]", "dtype": "DTypeLike",
     "normalized_shape": "Sequence[int | None]", "num_groups": "int", "options": "object", "ord": "float",
-    "p": "float", "unbiased": "bool",
+    "p": "float", "pad": "Sequence[int]", "padding_idx": "int", "shifts": "int | Sequence[int]", "unbiased": "bool",
 }  # fmt: skip
 # Arguments without a default that may be None.
 MAY_LACK = ("bias", "residual", "running_mean", "running_var")

@@ -11,7 +11,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -272,7 +272,11 @@ def bind(op: FusedOp, request: Request, default: DType = dtypes.float32) -> dict
     """Keyword arguments for ``op``: TensorSpec for tensors, numbers and constants for the rest.
 
     What the request leaves open comes from the op's example, made to fit what is asked for (a bias is as long as the
-    rows that it is added to); of an op without an example, all tensors have the first shape that is asked for.
+    rows that it is added to); of an op without an example, tensors that have no shape have the one that all named ones
+    broadcast to.
+
+    Raises:
+        ShapeError: the named ones broadcast to none, or the op does not take what is assumed.
     """
     known = op.declaration.signature.parameters
     example = example_of(op.name) if library().get(op.name) is op else Example()
@@ -280,7 +284,8 @@ def bind(op: FusedOp, request: Request, default: DType = dtypes.float32) -> dict
     unknown = [n for n in (*request.shapes, *request.dtypes, *request.arguments) if n and n not in known]
     if unknown:
         raise _unknown_parameter(op, unknown[0])
-    example = example.like(request.shapes)
+    left = [name for name in tensor_parameters(op) if name not in {**request.shapes, **request.arguments}]
+    example = example.like(request.shapes) if example.shapes else replace(example, shape=_of_all(op, request, left))
     values: dict[str, Any] = {**example.arguments, **request.arguments}
     shapes = {**example.shapes, **request.shapes}
     for name in known:
@@ -301,6 +306,35 @@ def bind(op: FusedOp, request: Request, default: DType = dtypes.float32) -> dict
     if assumed or floats:
         _check_assumed(op, values, assumed, floats)
     return values
+
+
+def _of_all(op: FusedOp, request: Request, left: Sequence[str]) -> tuple[int, ...]:
+    """The shape of tensors that have none of their own: the one that is asked for without a name, or the one that
+    those with a name broadcast to, in whatever order they are named.
+
+    Args:
+        left: the tensors that it is of.
+
+    Raises:
+        ShapeError: they broadcast to none.
+    """
+    if "" in request.shapes:
+        return request.shapes[""]
+    if not request.shapes or not left:
+        return example_of(op.name).shape if library().get(op.name) is op else Example().shape
+    wanted: list[int] = []
+    for shape in request.shapes.values():
+        wanted[:0] = [1] * (len(shape) - len(wanted))
+        for place, size in enumerate(shape, start=len(wanted) - len(shape)):
+            if size != wanted[place] and 1 not in (size, wanted[place]):
+                named = ", ".join(f"{name}={','.join(map(str, sizes))}" for name, sizes in request.shapes.items())
+                raise ShapeError(
+                    f"{op.name}{signature_text(op)}", given=f"--shape {named}, which broadcast to no shape",
+                    expected=f"a shape for {' and '.join(left)}",
+                    fix=f"say --shape {left[0]}=16,3, or --shape 16,3 for all that have none of their own",
+                )  # fmt: skip
+            wanted[place] = size if wanted[place] == 1 else wanted[place]
+    return tuple(wanted)
 
 
 def _check_assumed(op: FusedOp, values: Mapping[str, Any], assumed: Sequence[str], floats: Sequence[str]) -> None:

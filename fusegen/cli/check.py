@@ -14,7 +14,7 @@ from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import FusegenError
 from fusegen.generate.rendered import headers
-from fusegen.inspect.passes import Pass, differentiable, passes
+from fusegen.inspect.passes import differentiable, passes
 from fusegen.launch.cache import default_cache
 from fusegen.launch.compile import cached_cubin, supported_architectures
 from fusegen.launch.cubin import resources
@@ -109,17 +109,13 @@ def _jobs(item: Chosen, dtype: DType, archs: Sequence[str], tally: _Tally) -> It
         title = f"{which} {dtype}"
         try:
             last = passes(op, (), arguments, which)[-1].on(archs)
-            text, entries = last.text, _entries(last)
+            text, entries = last.text, last.entries
         except Exception as error:
             tally.fail(name, title, error)
             continue
         declared = f"{op.name}, declared in {op.declaration.declared}" if op.declaration.declared else op.name
         for arch in archs:
             yield _Job(name, f"{title} {arch}", text, declared, entries, arch)
-
-
-def _entries(item: Pass) -> tuple[str, ...]:
-    return tuple(e for k in item.kernels for e in (k.rendered.entry, k.rendered.finish) if e)
 
 
 def _compile(job: _Job) -> bytes | Exception:

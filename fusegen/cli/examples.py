@@ -98,9 +98,25 @@ EXAMPLES: dict[str, Example] = {
     "cosine_embedding_loss": Example(shapes={"target": (ROWS,)}),
     "cross_entropy": _CLASSES,
     "clamp": Example(arguments={"min": -1.0, "max": 1.0}),
+    **dict.fromkeys(("cummax", "cummin", "cumprod", "cumsum"), Example(arguments={"dim": -1})),
+    "embedding": Example(shapes={"weight": (ROWS, COLUMNS), "input": (8, 64)}, dtypes={"input": dtypes.int64}),
+    "embedding_bag": Example(
+        shapes={"weight": (ROWS, COLUMNS), "input": (64, 8)}, dtypes={"input": dtypes.int64}, arguments={"mode": "sum"}
+    ),
+    "flip": Example(arguments={"dims": (-1,)}),
+    "gather": Example(shapes={"index": (ROWS, 64)}, dtypes={"index": dtypes.int64}, arguments={"dim": -1}),
     "gaussian_nll_loss": Example(shapes={"var": _ROW}, positive=True),
     "gru_cell": Example(shapes={"hidden": (ROWS, COLUMNS // 3)}, packed=(COLUMNS, COLUMNS // 3)),
     "group_norm": Example(_IMAGE, _CHANNELS, arguments={"num_groups": 32}, channels=True),
+    "index_add": Example(
+        shapes={"index": (64,), "source": (64, COLUMNS)},
+        dtypes={"index": dtypes.int64},
+        arguments={"dim": 0, "alpha": 1.0},
+    ),
+    "index_copy": Example(
+        shapes={"index": (64,), "source": (64, COLUMNS)}, dtypes={"index": dtypes.int64}, arguments={"dim": 0}
+    ),
+    "index_select": Example(shapes={"index": (64,)}, dtypes={"index": dtypes.int64}, arguments={"dim": 0}),
     "instance_norm": Example(_IMAGE, _CHANNELS, channels=True),
     "kl_div": Example(positive=True),
     "layer_norm": Example(shapes=_FEATURES, arguments={"normalized_shape": (COLUMNS,)}),
@@ -125,16 +141,28 @@ EXAMPLES: dict[str, Example] = {
     ),
     "linear_residual": Example(shapes={**_LINEAR, "residual": _ROW}),
     "log_softmax": Example(arguments={"dim": -1}),
+    "logcumsumexp": Example(arguments={"dim": -1}),
     "logsumexp": Example(arguments={"dim": -1}),
     "lstm_cell": Example(shapes={"cell": (ROWS, COLUMNS // 4)}, packed=(COLUMNS, COLUMNS // 4)),
     "masked_fill": Example(dtypes={"mask": dtypes.bool_}, arguments={"value": 0.0}),
     "matmul": Example(shapes={"input": (ROWS, 768), "other": (768, COLUMNS)}),
     "mlp": Example(shapes={**_BLOCK, "up_bias": (COLUMNS,), "down_bias": (768,)}),
     "nll_loss": _CLASSES,
+    "pad": Example(arguments={"pad": (1, 1), "value": 0.0}),
     "prelu": Example(shapes={"weight": (COLUMNS,)}, channels=True),
     "rms_norm": Example(shapes={"weight": (COLUMNS,)}, arguments={"normalized_shape": (COLUMNS,)}),
+    "roll": Example(arguments={"shifts": 1, "dims": -1}),
+    **{
+        name: Example(
+            shapes={"index": (64, COLUMNS), "src": (64, COLUMNS)},
+            dtypes={"index": dtypes.int64},
+            arguments={"dim": 0} | ({"reduce": "amax"} if name == "scatter_reduce" else {}),
+        )
+        for name in ("scatter", "scatter_add", "scatter_reduce")
+    },
     "softmax": Example(arguments={"dim": -1}),
     "softmin": Example(arguments={"dim": -1}),
+    "take_along_dim": Example(shapes={"indices": (ROWS, 64)}, dtypes={"indices": dtypes.int64}, arguments={"dim": -1}),
     "threshold": Example(arguments={"threshold": 0.1, "value": 20.0}),
     "vector_norm": Example(arguments={"dim": -1}),
     "where": Example(shapes={"input": _ROW, "other": _ROW}, dtypes={"condition": dtypes.bool_}),

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from fusegen.cli.arguments import Request, bind
 from fusegen.core.errors import DeviceError
-from fusegen.core.ir import Op, Reduce, expr_axes
+from fusegen.core.ir import Axes, Op, Reduce, expr_axes
+from fusegen.core.one_term import gathered, scatters
 from fusegen.core.products import KIND as DOT
 from fusegen.declare.trace import TensorSpec
 from fusegen.fused_op import FusedOp
@@ -72,13 +73,25 @@ def sized(op: FusedOp, request: Request) -> dict[str, Any]:
 
 
 def elements(op: FusedOp, specs: Mapping[str, Any]) -> int:
-    """How many are read, computed and written, but for what a library does."""
+    """How many are read, computed and written, but for what a library does. Of what a sum with one term reads or adds
+    at places there is one for each place."""
     (item,) = passes(op, (), specs)
     sizes, known = item.layout.sizes, item.op.axes_of()
     spaces = [frozenset(axis for axis in thing.shape if axis) for thing in (*item.op.operands, *item.op.outputs)]
+    along, free = Axes(known), {thing.name for thing in (*item.op.operands, *item.op.scalars)}
+    placed = scatters(item.op)
+    for reduce in item.op.expand()[0]:
+        if reduce.name not in placed and (read := gathered(reduce, along, free, walked=())) is not None:
+            placed[reduce.name] = read
+            free.add(reduce.name)  # what reads it in turn reads the same elements
+    compared = [along.of(place) | {axis} for axis, place, _ in placed.values()]  # of which nothing is computed
     for statement in item.op.statements:
-        if not (isinstance(statement, Reduce) and statement.kind == DOT):
-            spaces.append(expr_axes(statement.expr, known))
+        space = expr_axes(statement.expr, known)
+        if statement.name in placed:
+            axis, place, value = placed[statement.name]
+            spaces.append((along.of(place) | along.of(value)) - {axis})
+        elif not (isinstance(statement, Reduce) and statement.kind == DOT) and not any(c <= space for c in compared):
+            spaces.append(space)
     return sum(prod(sizes[axis] for axis in space) for space in spaces)
 
 

@@ -186,7 +186,7 @@ def _compiled(item: Pass, arch: str) -> dict[str, bytes]:
     for target in arch.split(","):
         declared = f"{item.op.name}, declared in {item.op.declared}" if item.op.declared else item.op.name
         cubins[target] = cubin = to_cubin(item.text, arch=target, headers=headers(), declared=declared).data
-        for entry in [e for k in item.kernels for e in (k.rendered.entry, k.rendered.finish) if e]:
+        for entry in item.entries:
             used = resources(cubin, entry)
             text = f"{target} {entry}: {used.registers} registers, {used.local_bytes} bytes of spills and stack"
             console(stderr=True).print(text, markup=False)
@@ -247,6 +247,33 @@ def bench(
     from fusegen.cli.bench import bench_op
 
     bench_op(op, dtype or [], shape or [], arg or [], device, repeats, peers, plot)
+
+
+@app.command()
+def tune(
+    op: Annotated[str | None, typer.Argument(metavar="[OP]", help="an op, as of show; none with --report")] = None,
+    dtype: Dtypes = None,
+    shape: Shapes = None,
+    arg: Arguments = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="of each pass, at most")] = 20.0,
+    again: Annotated[bool, typer.Option("--again", help="also what was tuned before")] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="print what was found so far, on any GPU, with a bar for each")
+    ] = False,
+) -> None:
+    """Measure what schedules could do otherwise, on this machine's GPU, and remember what is faster."""
+    from fusegen.cli import tune as command
+
+    if report == (op is not None):
+        raise FusegenError(
+            "fusegen tune", given="an op and --report" if report else "neither an op nor --report",
+            expected="one of them",
+            fix="fusegen tune softmax --shape input=8192,4096, and then fusegen tune --report",
+        )  # fmt: skip
+    if report:
+        command.report()
+    else:
+        command.tune_op(op or "", dtype or [], shape or [], arg or [], seconds, again)
 
 
 @app.command()

@@ -50,6 +50,21 @@ class DType:
         """torch's name of ``is_float``."""
         return self.is_float
 
+    @property
+    def is_complex(self) -> bool:
+        """torch's name of what no dtype here is."""
+        return False
+
+    @property
+    def is_signed(self) -> bool:
+        """torch's name of what holds negative numbers."""
+        return self.name not in ("bool", "uint8")
+
+    @property
+    def itemsize(self) -> int:
+        """torch's name of ``size``, in bytes."""
+        return self.size
+
     def __eq__(self, other: object) -> bool:
         """Whether it is the same, or torch's dtype of the same name: ``x.dtype == torch.float32`` in a declaration."""
         if self is other:

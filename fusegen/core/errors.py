@@ -42,6 +42,10 @@ class DtypeError(FusegenError, TypeError):
     """A dtype that the op, the function or the device cannot take."""
 
 
+class PlaceError(FusegenError, IndexError):
+    """A tensor that says where to read or write names a place that is out of range."""
+
+
 class DeviceError(FusegenError, RuntimeError):
     """Tensors on different devices, or on a device that fusegen cannot reach."""
 

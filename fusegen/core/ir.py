@@ -33,7 +33,7 @@ from fusegen.core.dtypes import DType
 
 Number = bool | int | float
 # What a function needs beside its arguments.
-Detail = int | DType | None
+Detail = int | str | DType | None
 
 _interned: WeakValueDictionary[tuple[Any, ...], Expr] = WeakValueDictionary()
 _intern_lock = locks.lock()
@@ -186,7 +186,7 @@ class Call(Expr):
     """A row of the function table applied to arguments; ``cast`` is the row that only changes the dtype.
 
     ``detail`` is what the row needs beside its arguments: the half type that a cast rounds to, the exponent of an
-    integer power, the order of a polygamma.
+    integer power, the order of a polygamma, what a scan combines how.
     """
 
     __slots__ = ("args", "detail", "function")
@@ -693,5 +693,5 @@ def computed_of(node: Expr) -> tuple[Expr, ...]:
 # The reduction that a matrix product is; and a value with where it stands, for reductions that find a place
 # (core/monoids).
 DOT, LOCATED = "dot", "located"
-# The reduction that keeps all of its partial results, and what it takes (core/scans).
-SCAN, SCANNED = "scan", "scanned"
+# The reduction that keeps all of its partial results, and what it takes, of one operand or of two (core/scans).
+SCAN, SCANNED, RECURRENCE = "scan", "scanned", "recurrence"

@@ -38,8 +38,8 @@ _ROWS = (
     Monoid("sum", "", 1, "total", "sums"),
     # A sum of products of two factors: a matrix product, done by a library (core/products).
     Monoid("dot", "", 1, "product", "multiplies matrices"),
-    # All partial sums along an axis, which the result keeps: a step of its own (core/scans).
-    Monoid("scan", "", 1, "sums", "adds up along"),
+    # All partial results along an axis, which the result keeps: a step of its own (core/scans).
+    Monoid("scan", "", 1, "running", "combines along"),
     Monoid("prod", "Product", 1, "product", "multiplies"),
     Monoid("max", "Maximum", 1, "top", "takes the maximum"),
     Monoid("min", "Minimum", 1, "bottom", "takes the minimum"),

@@ -16,7 +16,7 @@ from collections.abc import Container
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Axes, Call, Const, Expr, Index, Op, Place, Reduce, refs, walk
+from fusegen.core.ir import DOT, SCAN, Axes, Call, Const, Expr, Index, Op, Place, Reduce, call, const, refs, walk
 
 
 def start(kind: str, dtype: DType) -> float:
@@ -31,25 +31,86 @@ def start(kind: str, dtype: DType) -> float:
 COMBINING = ("sum", "prod", "max", "min")
 
 
-def _chosen(reduce: Reduce) -> list[tuple[str, Expr, Expr]]:
-    """Of a reduction of what stands at one place along an axis: the axis, the place, and what is reduced."""
-    match reduce.expr:
-        case Call("where", (Call("eq", (a, b)), value, Const(elsewhere))) if (
-            a.dtype is dtypes.int64 and reduce.kind in COMBINING and elsewhere == start(reduce.kind, value.dtype)
+def _chosen(reduce: Reduce, along: Axes) -> list[tuple[str, Expr, Expr]]:
+    """Of a reduction of what stands at one place along an axis: the axis, the place, and what is reduced. Where the
+    place is told by another axis' position, it is the other way round as well."""
+    found = _compared(reduce.expr, reduce.kind)
+    if found is None:
+        return []
+    a, b, value = found
+    pairs = [solved for here, place in ((a, b), (b, a)) for solved in _solved(here, place, along)]
+    return [(axis, place, value) for axis, place in pairs]
+
+
+def _compared(expr: Expr, kind: str) -> tuple[Expr, Expr, Expr] | None:
+    """Two places that are compared, and what is combined where they are one, perhaps under a further condition."""
+    match expr:
+        case Call("where", (condition, value, Const(elsewhere) as other)) if kind in COMBINING and elsewhere == start(
+            kind, value.dtype
         ):
-            pairs = [(here, place) for here, place in ((a, b), (b, a)) if isinstance(here, (Index, Place))]
-            return [(axis, place, value) for here, place in pairs for axis in _one_axis(here)]
-    return []
+            match condition:
+                case Call("eq", (a, b)) if a.dtype is dtypes.int64:
+                    return a, b, value
+            inner = _compared(value, kind)
+            if inner is not None:
+                a, b, value = inner
+                return a, b, call("where", condition, value, other, dtype=value.dtype)
+        case Call("where", (condition, Const(elsewhere) as other, inside)) if kind in COMBINING and elsewhere == start(
+            kind, inside.dtype
+        ):
+            inner = _compared(inside, kind)
+            if inner is not None:
+                a, b, value = inner
+                return a, b, call("where", condition, other, value, dtype=value.dtype)
+    return None
 
 
-def _one_axis(here: Index | Place) -> tuple[str, ...]:
+# No place: far below all of them, so that what is added to it later, or it is multiplied by, is none either.
+NOWHERE = -(2**40)
+
+
+def _solved(here: Expr, place: Expr, along: Axes) -> list[tuple[str, Expr]]:
+    """At which axis' position ``here`` is ``place``: ``here`` is a position, or a multiple of one and a number more, as
+    of slices, padding, and what is turned around."""
+    while isinstance(here, Call):
+        match here:
+            case Call("add", (inner, Const() as by)) | Call("add", (Const() as by, inner)):
+                place = _plus(place, -by.value)
+            case Call("sub", (inner, Const() as by)):
+                place = _plus(place, by.value)
+            case Call("add", (inner, by)) | Call("add", (by, inner)) if not along.of(by):
+                place = place - by
+            case Call("sub", (inner, by)) if not along.of(by):
+                place = place + by
+            case Call("sub", (by, inner)) if not along.of(by):
+                place = by - place
+            case Call("neg", (inner,)):
+                place = -place
+            case Call("mul", (inner, Const(by))) | Call("mul", (Const(by), inner)) if by:
+                step = const(by, place.dtype)
+                rest = call("remainder", place, step, dtype=place.dtype)
+                is_there = call("eq", rest, const(0, place.dtype), dtype=dtypes.bool_)
+                quotient = call("floor_divide", place, step, dtype=place.dtype)
+                place = call("where", is_there, quotient, const(NOWHERE, place.dtype), dtype=place.dtype)
+            case _:
+                return []
+        here = inner
+    return [(axis, place) for axis in _one_axis(here)]
+
+
+def _plus(place: Expr, by: float) -> Expr:
+    number = const(abs(by), place.dtype)
+    return place + number if by > 0 else place - number
+
+
+def _one_axis(here: Expr) -> tuple[str, ...]:
     if isinstance(here, Index):
         return (here.axis,)
-    return here.axes if len(here.axes) == 1 else ()
+    return here.axes if isinstance(here, Place) and len(here.axes) == 1 else ()
 
 
 def gathered(
-    reduce: Reduce, along: Axes, free: Container[str], walked: Container[str] | None = None
+    reduce: Reduce, along: Axes, free: Container[str], walked: Container[str] | None = None, *, anywhere: bool = False
 ) -> tuple[str, Expr, Expr] | None:
     """Of a gather: the axis, the place, and what is read there.
 
@@ -60,11 +121,13 @@ def gathered(
         along: the axes that things vary along.
         free: names of what can be read anywhere: operands and scalars.
         walked: names of what something else reads; None: of everything.
+        anywhere: all that it reads is free, a row's sum that does not vary along the axis not being so.
     """
-    for axis, place, value in _chosen(reduce):
+    for axis, place, value in _chosen(reduce, along):
         own, read = along.of(place), refs(value)
-        known = all(isinstance(ref, Place) or ref.name in free for ref in (*refs(place), *read))
         tables = [ref for ref in read if not isinstance(ref, Place) and axis in along.of(ref)]
+        told = (*refs(place), *(read if anywhere else tables))
+        known = all(isinstance(ref, Place) or ref.name in free for ref in told)
         leads_on = not tables or bool(own - frozenset().union(*map(along.of, tables)))
         alone = walked is not None and not any(ref.name in walked for ref in tables)
         if reduce.kind == "sum" and reduce.over == (axis,) and known and axis not in own and (leads_on or alone):
@@ -74,7 +137,7 @@ def gathered(
 
 def scattered(reduce: Reduce, along: Axes) -> tuple[str, Expr, Expr] | None:
     """Of a scatter: the axis, the place, and what is combined there."""
-    for axis, place, value in _chosen(reduce):
+    for axis, place, value in _chosen(reduce, along):
         own = along.of(place)
         if axis not in own | along.of(value) and not {axis}.intersection(reduce.over) and own.intersection(reduce.over):
             return axis, place, value
@@ -85,6 +148,47 @@ def scatters(op: Op) -> dict[str, tuple[str, Expr, Expr]]:
     """The scatters of an op, by name, with lets expanded."""
     if not any(isinstance(node, Index) for node in walk([statement.expr for statement in op.statements])):
         return {}
+    return _placed(op)[1]
+
+
+def reads(op: Op, *, of_rows: bool = False) -> set[str]:
+    """The gathers of an op, by name, with lets expanded: of operands, of products' results, and of what is gathered.
+
+    Args:
+        of_rows: also those of an operand's row at a place that leads to no other row.
+    """
+    return _placed(op, of_rows)[0]
+
+
+def _placed(op: Op, of_rows: bool = False) -> tuple[set[str], dict[str, tuple[str, Expr, Expr]]]:
+    """The gathers and the scatters. Of several steps none leaves anything for a gather of another one."""
+    reduces = op.expand()[0]
+    found = _placed_among(op, reduces, of_rows, anywhere=False)
+    if not found[1] and all(reduce.kind not in (DOT, SCAN) for reduce in reduces):
+        return found
+    return _placed_among(op, reduces, of_rows, anywhere=True)
+
+
+def _placed_among(
+    op: Op, reduces: list[Reduce], of_rows: bool, *, anywhere: bool
+) -> tuple[set[str], dict[str, tuple[str, Expr, Expr]]]:
     along = Axes(op.axes_of())
-    found = {reduce.name: scattered(reduce, along) for reduce in op.expand()[0]}
-    return {name: scatter for name, scatter in found.items() if scatter is not None}
+    free = {thing.name for thing in (*op.operands, *op.scalars)}
+    multiplied = {reduce.name for reduce in reduces if reduce.kind == DOT}
+    walked = {thing.name for thing in (*(() if of_rows else op.operands), *reduces)} - multiplied  # which are stored
+    free |= multiplied
+    read, added = set[str](), dict[str, tuple[str, Expr, Expr]]()
+    for reduce in reduces:
+        is_read = gathered(reduce, along, free, walked, anywhere=anywhere) is not None
+        scatter = None if is_read and _is_told_by_positions(reduce, along) else scattered(reduce, along)
+        if scatter is not None:
+            added[reduce.name] = scatter
+        elif is_read:
+            read.add(reduce.name)
+            free.add(reduce.name)
+    return read, added
+
+
+def _is_told_by_positions(reduce: Reduce, along: Axes) -> bool:
+    """Whether reading along one axis is writing along another: any kernel reads, and to write is a step of its own."""
+    return len(_chosen(reduce, along)) > 1

@@ -34,6 +34,7 @@ from fusegen.core.ir import (
     walk,
 )
 from fusegen.core.regroupable import Regroupable, regroupable
+from fusegen.core.within import Within
 
 
 def op_to_json(op: Op) -> str:
@@ -90,6 +91,8 @@ def _row(node: Expr, table: dict[Expr, int]) -> list[Any]:
     if isinstance(node, Declared):
         return ["d", [table[arg] for arg in node.args], _data(node.gradient), node.targets, node.call, node.result]
     assert isinstance(node, Call)
+    if isinstance(node, Within):
+        return ["w", [table[arg] for arg in node.args], *node.site]
     if isinstance(node, Regroupable):
         return ["p", node.function, *(table[arg] for arg in node.args)]
     return ["f", node.function, [table[arg] for arg in node.args], node.dtype.name, node.detail_text]
@@ -168,13 +171,15 @@ def _expr(row: list[Any], exprs: list[Expr]) -> Expr:
         return Factor(exprs[row[1]], BY_NAME[row[2]], tuple((own, new) for own, new in row[3]))
     if kind == "d":
         return Declared(tuple(exprs[i] for i in row[1]), _op(row[2]), tuple(row[3]), row[4], row[5])
+    if kind == "w":
+        return Within(tuple(exprs[i] for i in row[1]), row[2], row[3], row[4])
     if kind == "p":
         return regroupable(row[1], exprs[row[2]], exprs[row[3]])
     return Call(row[1], tuple(exprs[i] for i in row[2]), BY_NAME[row[3]], _detail(str(row[4])))
 
 
 def _detail(text: str) -> Detail:
-    return (int(text) if text.isdecimal() else BY_NAME[text]) if text else None
+    return (int(text) if text.isdecimal() else BY_NAME.get(text, text)) if text else None
 
 
 def _to_block(block: list[Any] | None) -> PackedBlock | None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from fusegen.core.ir import (
     LOCATED,
+    RECURRENCE,
     SCANNED,
     Call,
     Const,
@@ -106,15 +107,15 @@ def introduce_lets(
 
 
 def rewritten(op: Op, rewrite: Callable[[Expr], Expr]) -> Op:
-    """``op`` with what ``rewrite`` makes of each (expanded) expression, under the names that the op has for it."""
+    """``op`` with what ``rewrite`` makes of each (expanded) expression, under the names that the op has for it, without
+    the reductions that nothing reads any more."""
     reduces, outputs = op.expand()
     names = {rewrite(expr): name for expr, name in op.names().items()}
     taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs)}
-    statements, bound = introduce_lets(
-        [replace(r, expr=rewrite(r.expr)) for r in reduces], [replace(o, expr=rewrite(o.expr)) for o in outputs],
-        {expr: name for expr, name in names.items() if isinstance(expr, Call)}, taken,
-    )  # fmt: skip
-    return op.with_statements(statements, bound)
+    reduces = [replace(r, expr=rewrite(r.expr)) for r in reduces]
+    outputs = [replace(o, expr=rewrite(o.expr)) for o in outputs]
+    called: dict[Expr, str] = {expr: name for expr, name in names.items() if isinstance(expr, Call)}
+    return op.with_statements(*introduce_lets(live_reduces(reduces, outputs), outputs, called, taken))
 
 
 class _Binder:
@@ -182,7 +183,7 @@ class _Binder:
 
 def _may_be_named(node: Expr) -> bool:
     """Factors, and what multiplies two, stay in their product (core/products), pairs in their reduction or scan."""
-    if not isinstance(node, Call) or isinstance(node, Factor) or node.function in (LOCATED, SCANNED):
+    if not isinstance(node, Call) or isinstance(node, Factor) or node.function in (LOCATED, SCANNED, RECURRENCE):
         return False
     return not any(isinstance(arg, Factor) for arg in node.args)
 

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from fusegen.core.errors import ShapeError
-from fusegen.core.ir import Op, Tensorlike
+from fusegen.core.ir import Op, Tensorlike, own_size
 
 View = tuple[tuple[Any, ...], tuple[Any, ...], Any]
 
@@ -69,10 +69,10 @@ def dims_of(thing: Tensorlike) -> list[int]:
 
 
 def block_shape(thing: Tensorlike, sizes: Mapping[str, Any]) -> list[Any]:
-    """The shape of a thing as the tensor has it, or of a block of a packed one, for these sizes of axes."""
+    """The shape of a thing as the tensor has it, or of a block of a packed one, for sizes of axes, or their own."""
     shape: list[Any] = []
     for dim, axis in zip(dims_of(thing), thing.shape, strict=True):
-        size = sizes[axis] if axis else 1
+        size = 1 if axis is None else sizes[axis] if axis in sizes else own_size(axis)
         if dim < len(shape):
             shape[dim] = shape[dim] * size
         else:

@@ -11,11 +11,12 @@ names: where one of these goes, blocks along the others are left behind, which g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from functools import reduce as reduce_by
 
-from fusegen.core import dtypes
+from fusegen.core import dtypes, scans
 from fusegen.core.blocks import Joined, Part
 from fusegen.core.casts import converted, rounded
 from fusegen.core.declared import Declared
@@ -23,8 +24,10 @@ from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import (
     DOT,
     SCAN,
+    Const,
     Expr,
     Factor,
+    Groups,
     Index,
     Op,
     Operand,
@@ -38,13 +41,13 @@ from fusegen.core.ir import (
     axis_order,
     computed_of,
     const,
+    is_call,
     names_read,
     own_size,
     rebuild,
     walk,
 )
 from fusegen.core.products import factors, product, renamed_axes
-from fusegen.core.scans import axis_of, parts, scanned
 from fusegen.core.subexpressions import safe_name
 from fusegen.core.views import dims_of
 from fusegen.declare.reductions import of_one, repeated
@@ -65,6 +68,7 @@ class Divided:
         names: what the declaration calls intermediates.
         taken: names of the op's that blocks must not have.
         gone: the axes that have been taken out; ``kept`` those that could not be, and need not.
+        grouped: the number's axis of each axis of blocks that lie in groups of one product's result.
     """
 
     where: str
@@ -77,6 +81,7 @@ class Divided:
     taken: set[str] = field(default_factory=set)
     gone: list[str] = field(default_factory=list)
     kept: set[str] = field(default_factory=set)
+    grouped: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> None:
         """Take out all axes along which there are blocks of what is not an argument; and those along which arguments
@@ -107,6 +112,13 @@ class Divided:
                 here, there = axis_order(axis)[0], axis_order(part)[0]
                 names |= {part: axis_name(here, own_size(part)), axis: axis_name(there, own_size(axis))}
                 left = (left - {part}) | {names[part]}
+        if self.grouped:  # the number of a group goes right before the elements of one, as they lie
+            over = {axis for s in op.statements if isinstance(s, Reduce) for axis in s.over}  # products' own, too
+            known: set[str] = {*op.axes, *over, *asked_axes((*op.statements, *op.outputs))} - {*self.grouped.values()}
+            order: list[str] = []
+            for axis in _in_order(known, names):
+                order += [self.grouped[axis], axis] if axis in self.grouped else [axis]
+            names |= {axis: axis_name(number, own_size(axis)) for number, axis in enumerate(order)}
         return renamed_axes(op, lambda axis: names.get(axis, axis)) if names else op
 
     def _next(self) -> str | None:
@@ -177,6 +189,25 @@ class Divided:
             f"{self.where}, split or concat", given=given, expected="what can be divided along with its arguments",
             fix="pass the blocks as arguments of their own, or do this in an op of its own",
         )  # fmt: skip
+
+
+def _in_order(axes: Iterable[str], names: Mapping[str, str]) -> list[str]:
+    """Axes in the order of the names that they will have."""
+    return sorted(axes, key=lambda axis: axis_order(names.get(axis, axis)))
+
+
+def _last_winner(combine: str, before: Expr, own: Expr) -> Expr:
+    """The extremum of two, of which the second has the gradient where they tie."""
+    wins = apply("ge" if combine == "max" else "le", own, before)
+    if own.dtype.is_float:
+        wins = apply("logical_or", wins, apply("isnan", own))
+    return apply("where", wins, own, before)
+
+
+def _log_of_both(before: Expr, own: Expr) -> Expr:
+    """log(exp(a) + exp(b)), also of infinities."""
+    apart = apply("where", apply("eq", before, own), const(0, own.dtype), own - before)
+    return apply("maximum", before, own) + apply("log1p", apply("exp", -apply("abs", apart)))
 
 
 def _axes_of_dim(thing: Operand, dim: int) -> list[str]:
@@ -346,7 +377,7 @@ class _Elimination:
         return reduce.ref
 
     def _reduce(self, reduce: Reduce) -> Expr | Blocks:
-        if reduce.kind == SCAN and axis_of(reduce) == self.axis:
+        if reduce.kind == SCAN and scans.axis_of(reduce) == self.axis:
             return self._scan(reduce)
         found, over = self.of(reduce.expr), set(reduce.over)
         if self.axis not in over:
@@ -372,25 +403,68 @@ class _Elimination:
         return self._made(reduce, "sum", _total(blocks), over)
 
     def _scan(self, reduce: Reduce) -> Blocks:
-        """A block's sums are its own on top of the total of all blocks before it."""
-        value, position, reverse = parts(reduce.expr)
-        found, places = self.of(value), self.of(position)
+        """A block's results are its own, combined with what all blocks before it come to."""
+        taken = scans.parts(reduce.expr)
+        how, given = taken.how, [self.of(value) for value in taken.values]
+        places = self.of(taken.position)
         assert isinstance(places, tuple)
-        if not isinstance(found, tuple):  # so many times the same
+        if how.combine == scans.SEGMENTS:
+            raise self.trace.refused("a scan of segments along an axis of which blocks are taken")
+        if how.combine == "sum" and not how.exclusive and not isinstance(given[0], tuple):  # so many times the same
             size = self._single(self.of(Size(self.axis)))
-            counts = [size - place if reverse else place + 1 for place in places]
-            return tuple(found * converted(count, found.dtype) for count in counts)
+            counts = [size - place if how.reverse else place + 1 for place in places]
+            return tuple(given[0] * converted(count, given[0].dtype) for count in counts)
+        each = [found if isinstance(found, tuple) else (found,) * self.count for found in given]
+        combine = self._combine_terms if how.combine == scans.AFFINE else self._combine
         results: dict[int, Expr] = {}
         before: Expr | None = None
-        for i in sorted(range(self.count), reverse=reverse):
-            block = found[i]
-            own = block
-            if self.part is not None:
-                own = self._made(reduce, SCAN, scanned(block, Index(self.part), reverse), (), str(i))
-            results[i] = own if before is None else own + before
-            total = self._made(reduce, "sum", block, {self.part} if self.part else (), f"total_{i}")
-            before = total if before is None else before + total
+        for i in sorted(range(self.count), reverse=how.reverse):
+            results[i], before = combine(reduce, how, [blocks[i] for blocks in each], before, i)
         return tuple(results[i] for i in range(self.count))
+
+    def _scanned(self, reduce: Reduce, how: scans.How, values: Sequence[Expr], suffix: str) -> Expr:
+        """All partial results of one block."""
+        if self.part is None:
+            return how.neutral(values[-1].dtype) if how.exclusive else values[-1]
+        return self._made(reduce, SCAN, scans.Scanned(tuple(values), Index(self.part), how).expr, (), suffix)
+
+    def _combine(
+        self, reduce: Reduce, how: scans.How, values: Sequence[Expr], before: Expr | None, i: int
+    ) -> tuple[Expr, Expr]:
+        """The results of block ``i`` behind what stands before it, and what both come to: of a scan that folds."""
+        own = self._scanned(reduce, how, values, str(i))
+        if how.combine in ("max", "min", scans.LOGADDEXP):  # of what ties the last counts, which no reduction tells
+            total = self._last(reduce, how, values, own, i)
+            both = _log_of_both if how.combine == scans.LOGADDEXP else partial(_last_winner, how.combine)
+            return (own, total) if before is None else (both(before, own), both(before, total))
+        total = self._made(reduce, how.combine, values[0], {self.part} if self.part else (), f"total_{i}")
+        if before is None:
+            return own, total
+        name = "add" if how.combine == "sum" else "mul"
+        return apply(name, own, before), apply(name, before, total)
+
+    def _combine_terms(
+        self, reduce: Reduce, how: scans.How, values: Sequence[Expr], before: Expr | None, i: int
+    ) -> tuple[Expr, Expr]:
+        """The same of factors and terms."""
+        own = self._scanned(reduce, how, values, str(i))
+        total = self._last(reduce, how, values, own, i)
+        if before is None:
+            return own, total
+        factors = self._scanned(reduce, replace(how, combine="prod"), values[:1], f"factors_{i}")
+        product = self._made(reduce, "prod", values[0], {self.part} if self.part else (), f"factor_{i}")
+        return factors * before + own, product * before + total
+
+    def _last(self, reduce: Reduce, how: scans.How, values: Sequence[Expr], own: Expr, i: int) -> Expr:
+        """What a block comes to: the last of its results ``own``, or of those that have all elements."""
+        if self.part is None:
+            return values[-1]
+        inclusive = own
+        if how.exclusive:
+            inclusive = self._scanned(reduce, replace(how, exclusive=False), values, f"whole_{i}")
+        last = const(0, dtypes.int64) if how.reverse else Size(self.part) - const(1, dtypes.int64)
+        at_last = apply("where", apply("eq", Index(self.part), last), inclusive, const(0, inclusive.dtype))
+        return self._made(reduce, "sum", at_last, {self.part}, f"total_{i}")
 
     def _extremum(self, reduce: Reduce, kind: str, blocks: Blocks, over: set[str]) -> Expr:
         name = "maximum" if kind == "max" else "minimum"
@@ -412,6 +486,10 @@ class _Elimination:
         touched = {side.name_of(self.axis) for side, e in zip(sides, found, strict=True) if isinstance(e, tuple)}
         touched |= {self.axis} & {side.name_of(own) for side in sides for own in self.axes[side.expr]}
         axes = sorted(touched, key=lambda axis: axis != self.axis)
+        if axes == [self.axis] and self.axis not in reduce.over:
+            together = self._together(reduce, sides, found)
+            if together is not None:
+                return together
 
         def built(rest: Sequence[str], chosen: dict[str, int]) -> Expr | Blocks:
             if not rest:
@@ -433,6 +511,68 @@ class _Elimination:
             return Joined(tuple(map(self._single, each)), axis, self._part_of(axis))
 
         return built(axes, {})
+
+    def _together(self, reduce: Reduce, sides: Sequence[Factor], found: Sequence[Expr | Blocks]) -> Blocks | None:
+        """The blocks of a product that is computed whole, of an argument in groups: all gates of a cell at once.
+
+        None where the argument is in blocks for others too, where not all blocks are read, and where one of them is
+        multiplied as it is: that product reads a tensor of its own.
+        """
+        at = [i for i, blocks in enumerate(found) if isinstance(blocks, tuple)]
+        if len(at) != 1 or self.part is None:
+            return None
+        side, further, other = sides[at[0]], sides[1 - at[0]], self._single(found[1 - at[0]])
+        operand = next((o for o in self.trace.operands if o.ref is side.expr), None)
+        if operand is None or operand.packed or operand.groups or side.name_of(self.axis) != self.axis:
+            return None
+        items = (*self.trace.reduces, *self.trace.outputs)
+        nodes = list(walk([item.expr for item in items]))
+        readers = [node for node in nodes if operand.ref in node.children]
+        in_blocks = {o.ref for o in self.trace.operands if o.packed and o.packed.base == operand.name}
+        if readers != [side] or any(item.expr is operand.ref for item in items) or in_blocks & {*nodes}:
+            return None
+        if not self._are_all_read(nodes) or self._is_multiplied(reduce, nodes):
+            return None
+        if self.part not in self.trace.grouped:
+            self.trace.grouped[self.part] = axis_name(axis_order(self.trace.fresh())[0], self.count)
+        number = self.trace.grouped[self.part]
+        place = operand.shape.index(self.axis)
+        shape = (*operand.shape[:place], number, self.part, *operand.shape[place + 1 :])
+        whole = replace(operand, shape=shape, groups=(Groups(place, (self.count,)),))
+        self.trace.operands[self.trace.operands.index(operand)] = whole
+        self.along.add(whole)
+        renames = tuple((own, new) for own, new in side.renames if own != self.axis)
+        left, right = Factor(operand.ref, side.stored, renames), Factor(other, further.stored, further.renames)
+        left, right = (right, left) if at[0] else (left, right)
+        result = self._added(product(reduce.name, left, right, reduce.over))
+        self.trace.taken.add(reduce.name)
+        value = rounded(result, side.stored)  # as which it is read
+        blocks = []
+        for i in range(self.count):
+            is_here = apply("eq", Index(number), const(i, dtypes.int64))
+            term = apply("where", is_here, value, const(0, value.dtype))
+            blocks.append(self._made(reduce, "sum", term, {number}, str(i)))
+        self.done[rounded(reduce.ref, side.stored)] = tuple(blocks)
+        return tuple(blocks)
+
+    def _are_all_read(self, nodes: Iterable[Expr]) -> bool:
+        """Whether each block along the axis is asked for by something."""
+        read = {
+            node.index * (self.count // node.count) + i
+            for node in nodes if isinstance(node, Part) and node.whole == self.axis
+            for i in range(self.count // node.count)
+        }  # fmt: skip
+        reduced = any(self.axis in reduce.over for reduce in self.trace.reduces)
+        return reduced or len(read) == self.count or any(self.axis in output.shape for output in self.trace.outputs)
+
+    def _is_multiplied(self, reduce: Reduce, nodes: Iterable[Expr]) -> bool:
+        """Whether a product has a block of this one's result as a factor, perhaps with a bias."""
+        for node in nodes:
+            if isinstance(node, Factor) and reduce.ref in walk([node.expr]):
+                inner = [each for each in walk([node.expr]) if not isinstance(each, (Ref, Part, Const))]
+                if all(is_call(each, "add") or is_call(each, "cast") for each in inner):
+                    return True
+        return False
 
     def _side(self, side: Factor, found: Expr | Blocks, chosen: dict[str, int]) -> Factor:
         """A factor at these blocks of the product's axes."""

@@ -33,8 +33,11 @@ from fusegen.core.ir import (
     axis_order,
     const,
     names_read,
+    own_size,
     refs,
+    shaped_axes,
     walk,
+    with_carriers,
 )
 from fusegen.core.monoids import BY_KIND
 from fusegen.core.products import contracted_sizes
@@ -42,8 +45,8 @@ from fusegen.core.subexpressions import Renaming, introduce_lets, live_reduces, 
 from fusegen.declare.axes import AxisVar, Dims, NotNested, leaves, mirror, unite
 from fusegen.declare.blocks import Divided
 from fusegen.declare.parts import Packed, check_count
-from fusegen.declare.reductions import in_groups
 from fusegen.declare.scalars import in_double
+from fusegen.declare.scans import in_groups
 from fusegen.declare.value import (
     CalledWith,
     Tracer,
@@ -216,7 +219,10 @@ def _reduce_names(
     """
     final: dict[str, str] = {}
     own = {*blocks, *(reduce.name for reduce, _ in reduces)}
-    for ref, local in [(e, n) for e, n in names.items() if isinstance(e, Ref)]:
+    called = [(e, n) for e, n in names.items() if isinstance(e, Ref)]
+    kept = blocks - {ref.name for ref, _ in called}  # which are called so already
+    taken |= kept
+    for ref, local in called:
         if ref.name in own:
             final[ref.name] = safe_name(local, taken)
             taken.add(final[ref.name])
@@ -257,21 +263,25 @@ class _Builder:
 
     def fresh(self) -> str:
         """A name for one more axis."""
-        number = 1 + max((axis_order(name)[0] for name in self.names.values()), default=-1)
-        name = axis_name(number)
-        self.names[AxisVar(1, "blocks")] = name
-        return name
+        return self._named(AxisVar(1, "blocks"))
+
+    def _named(self, axis: AxisVar) -> str:
+        """The axis's name, which it gets here where only values have it that nothing reads."""
+        if axis not in self.names:
+            number = 1 + max((axis_order(name)[0] for name in self.names.values()), default=-1)
+            self.names[axis] = axis_name(number, axis.size if axis.made else None)
+        return self.names[axis]
 
     def shape(self, dims: Dims) -> Shape:
         """Names of the axes, of a dimension in groups those that it is made of."""
-        return tuple(self.names[axis] if axis else None for axis in _entries(dims))
+        return tuple(self._named(axis) if axis else None for axis in _entries(dims))
 
     def expr(self, expr: Expr, final: Renaming) -> Expr:
         """An expression with names for its axes, and with the ``final`` names of other things."""
         return final.of(self.renamed.of(expr))
 
     def _axes(self, name: str) -> list[str]:
-        return [self.names[axis] for axis in leaves([self.tracer.sizes[name]])]
+        return [self._named(axis) for axis in leaves([self.tracer.sizes[name]])]
 
     @overload
     def _axis(self, name: str) -> str: ...
@@ -316,7 +326,7 @@ class _Builder:
             )
             for r, o in recorded
         ]
-        if any(reduce.kind == SCAN and not isinstance(reduce.expr.children[1], Index) for reduce in found):
+        if any(reduce.kind == SCAN and not isinstance(reduce.expr.children[-1], Index) for reduce in found):
             raise in_groups(self.tracer.where)
         return found
 
@@ -397,36 +407,53 @@ def _name(value: Value) -> str:
 
 
 def _axis_names(tracer: Tracer, results: Sequence[Dims]) -> dict[AxisVar, str]:
-    """d0, d1, ... after the position in the result (and in the widest operand for axes that are reduced away)."""
+    """d0, d1, ... in the order of the results, and of the widest operands: what lies in memory between two steps lies
+    in the order of these names, so that whoever writes results, and reads operands, goes along them."""
     operands = [_entries(dims) for _, dims in tracer.operands]
-    shapes = [*map(_entries, results), *sorted(operands, key=len, reverse=True)]
+    written = sorted(map(_entries, results), key=len, reverse=True)
+    several = [dims for dims in written if len(leaves(dims)) > 1]  # a single axis says nothing about an order
+    shapes = [*several, *sorted(operands, key=len, reverse=True), *written]
     names: dict[AxisVar, str] = {}
-    numbers: set[int] = set()
     carried = set(leaves(dim for _, dims in tracer.operands for dim in dims))
     rank = max((len(dims) for dims in shapes), default=0)
-
-    def name(dim: AxisVar, number: int) -> None:
-        if dim not in names:
-            while number in numbers:
-                number += 1
-            numbers.add(number)
-            names[dim] = axis_name(number, dim.size if dim.made and dim not in carried else None)
-
+    order: list[AxisVar] = []
+    least: dict[AxisVar, int] = {}
     for dims in sorted(shapes, key=len, reverse=True):
         for position, dim in enumerate(dims, start=rank - len(dims)):
             if dim is not None:
-                name(dim, position)
+                least.setdefault(dim, position)
+    for dims in shapes:
+        _merge(order, [dim for dim in dims if dim is not None])
+    numbers: set[int] = set()
+
+    def name(dim: AxisVar, number: int) -> None:
+        if dim not in names:
+            numbers.add(number)
+            names[dim] = axis_name(number, dim.size if dim.made and dim not in carried else None)
+
+    for dim in order:
+        name(dim, max(least[dim], max(numbers, default=-1) + 1))
     recorded = [tracer.reduces, *(call.reduces for call in tracer.calls)]
     for _, over in (reduce for reduces in recorded for reduce in reduces):  # what only a product has
         for axis in leaves(over):
-            name(axis, max(rank, len(names)))
+            name(axis, max(rank, max(numbers, default=-1) + 1))
     for _, dims in tracer.distinct:  # of products' results: what nothing else has
         for axis in leaves(dims):
-            name(axis, max(rank, len(names)))
+            name(axis, max(rank, max(numbers, default=-1) + 1))
     for whole, part, _ in tracer.divisions:
         for axis in leaves([whole, part]):
-            name(axis, max(rank, len(names)))
+            name(axis, max(rank, max(numbers, default=-1) + 1))
     return names
+
+
+def _merge(order: list[AxisVar], dims: Sequence[AxisVar]) -> None:
+    """Put what is not there yet where ``dims`` have it: right before what follows it there, else at the end."""
+    following = len(order)
+    for dim in reversed(dims):
+        if dim in order:
+            following = order.index(dim)
+        else:
+            order.insert(following, dim)
 
 
 def _entries(dims: Dims) -> Dims:
@@ -463,8 +490,9 @@ def _mirror(tracer: Tracer) -> None:
 
 def _used_operands(operands: list[Operand], statements: Sequence[Any], outputs: Sequence[Output]) -> list[Operand]:
     """Operands that are read, and arguments that nothing reads (they still are arguments). Not a packed tensor whose
-    parts are read instead, nor parts that are not.
+    parts are read instead, nor parts that are not; but what alone tells the size of a result's axis.
     """
     read = names_read([*statements, *outputs])
     packed = {operand.packed.base for operand in operands if operand.packed}
-    return [o for o in operands if o.name in read or (o.packed is None and o.name not in packed)]
+    used = [o for o in operands if o.name in read or (o.packed is None and o.name not in packed)]
+    return with_carriers(used, operands, {axis for axis in shaped_axes(outputs) if own_size(axis) is None})

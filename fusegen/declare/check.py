@@ -9,6 +9,7 @@ from fusegen.core.errors import LegalityError
 from fusegen.core.ir import (
     DOT,
     LOCATED,
+    RECURRENCE,
     SCAN,
     SCANNED,
     Axes,
@@ -26,6 +27,7 @@ from fusegen.core.ir import (
     walk,
 )
 from fusegen.core.monoids import BY_KIND
+from fusegen.core.scans import SEGMENTS, parts
 from fusegen.core.views import dims_of
 from fusegen.declare.table import Kind, lookup
 
@@ -149,6 +151,18 @@ class _Check:
         self.require(distinct and within, "declared gradients of other than the inputs", gradient.name)
         self.require(marked.value.dtype.is_float, "a gradient of what has none", str(marked.value.dtype))
 
+    @staticmethod
+    def _is_scanned(node: Call) -> bool:
+        """Whether a scan takes what its combination has, at positions."""
+        how = parts(node).how
+        *values, position = node.args
+        return (
+            isinstance(position, Index)
+            and len(values) == how.operands
+            and values[-1].dtype is node.dtype
+            and values[0].dtype is (dtypes.bool_ if how.combine == SEGMENTS else node.dtype)
+        )
+
     def _call(self, node: Call, root: Expr, reduce: Reduce | None) -> None:
         if isinstance(node, Declared):
             self._declared(node)
@@ -156,10 +170,10 @@ class _Check:
         row, dtypes_of = lookup(node.function), [arg.dtype for arg in node.args]
         what = f"{node.function} of {', '.join(map(str, dtypes_of)) or 'nothing'} as {node.dtype}"
         self.require(len(node.args) == row.arity, "a call with another number of arguments", what)
-        if isinstance(node, Factor) or node.function in (LOCATED, SCANNED):
+        if isinstance(node, Factor) or node.function in (LOCATED, SCANNED, RECURRENCE):
             is_product = reduce is not None and reduce.kind == DOT and node in root.children
             is_place = reduce is not None and BY_KIND[reduce.kind].located and node is root
-            is_scan = reduce is not None and reduce.kind == SCAN and node is root and isinstance(node.args[1], Index)
+            is_scan = reduce is not None and reduce.kind == SCAN and node is root and self._is_scanned(node)
             self.require(is_product or is_place or is_scan, "what only a reduction reads, elsewhere", what)
         elif row.kind is Kind.CAST:
             self.require(

@@ -17,29 +17,55 @@ from fusegen.declare.value import Value, current, lift
 
 _FIXES = {
     **dict.fromkeys(
-        ("view_as", "reshape_as", "ravel", "unfold", "repeat", "tile", "fliplr", "flipud"),
-        "do it to the argument, outside the op: views cost nothing, and operands broadcast",
-    ),
-    **dict.fromkeys(
         ("rand", "randn", "randint", "randint_like", "normal", "multinomial", "randperm"),
         "use fg.rand_like, fg.randn_like or fg.bernoulli, or pass random numbers as an argument",
     ),
     **dict.fromkeys(
-        (
-            "take", "embedding_bag", "masked_select", "nonzero", "masked_scatter", "index_put", "put",
-        ),
+        ("take", "masked_select", "nonzero", "argwhere", "masked_scatter", "index_put", "put"),
         "use fg.take, fg.take_along_axis or fg.scatter_reduce, or select with fg.where(fg.index(x, axis) == i, a, b)",
     ),
-    **dict.fromkeys(("cumprod", "sort", "topk", "median", "argsort", "unique"), "do it outside the op"),
+    **dict.fromkeys(
+        (
+            "sort", "msort", "topk", "median", "nanmedian", "quantile", "nanquantile", "kthvalue", "mode",
+            "argsort", "unique", "unique_consecutive",
+        ),
+        "do it outside the op, which has fg.amax, fg.amin, fg.argmax and fg.argmin",
+    ),
+    **dict.fromkeys(("histc", "histogram", "histogramdd"), "use fg.bincount(ids, num), with ids that you compute"),
+    **dict.fromkeys(("equal", "allclose"), "use fg.all(x == y) or fg.all(torch.isclose(x, y)), for fg.where"),
+    **dict.fromkeys(
+        (
+            "cholesky", "cholesky_ex", "cholesky_solve", "cholesky_inverse", "inv", "inv_ex", "inverse", "solve",
+            "solve_triangular", "triangular_solve", "svd", "svdvals", "eig", "eigh", "eigvals", "eigvalsh", "qr", "lu",
+            "lu_factor", "lu_solve", "det", "slogdet", "logdet", "pinv", "pinverse", "matrix_exp", "matrix_power",
+            "matrix_rank", "lstsq", "cond",
+        ),
+        "do it outside, between two ops: of matrices there are products, sums and norms here",
+    ),
+    **dict.fromkeys(
+        (
+            "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "max_pool1d",
+            "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "interpolate", "grid_sample",
+            "unfold", "fold",
+        ),
+        "use torch's outside the op, and fuse what is behind it; of one dimension x.unfold(dim, size, step) @ w",
+    ),
+    **dict.fromkeys(
+        (
+            "gcd", "lcm", "nextafter", "i0", "i0e", "i1", "i1e", "igamma", "igammac", "zeta", "erfcx", "log_ndtr",
+            "airy_ai", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "frexp",
+        ),
+        "declare it with fg.register_function, by its CUDA text and its derivative",
+    ),
     **dict.fromkeys(
         ("item", "tolist", "numpy"), "compute with the tensor: there are no values yet; pass numbers as arguments"
     ),
     **dict.fromkeys(
-        ("device", "cpu", "cuda", "is_cuda", "stride", "layout", "is_contiguous", "data_ptr", "requires_grad"),
+        ("cpu", "cuda", "is_cuda", "stride", "layout", "is_contiguous", "data_ptr", "requires_grad"),
         "ask the argument, outside the op: a declaration is for every device and layout",
     ),
     **dict.fromkeys(("backward", "grad"), "differentiate what the op returns, outside it: gradients are derived"),
-    **dict.fromkeys(("dot", "inner", "einsum", "tensordot", "multi_dot"), "use x @ w"),
+    "tensordot": "use torch.einsum, or x @ w",
 }  # fmt: skip
 
 
@@ -130,6 +156,7 @@ def attach(names: Sequence[str]) -> None:
             return f"use fusegen's function: fg.{name}"
         if name.endswith("_") and name not in _FIXES:
             return f"write x = ..., with what .{name.rstrip('_')} would return: nothing is written in place"
+        name = name.removeprefix("linalg_").removeprefix("special_")
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
         listed = (
             "see `fusegen list --functions` for fg.NAME, `fusegen list` for fg.ops.NAME, or compose it of operators"

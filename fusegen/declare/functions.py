@@ -9,6 +9,7 @@ happens at a kink or a tie. ``y`` is the function's own value. One test sweeps e
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from fusegen.core import dtypes
@@ -97,6 +98,13 @@ register(
 )  # fmt: skip
 register(
     Function(
+        "within", 3, Kind.NUMERIC, "fg::within({0}, {1}, {2}, {d})", cost=0, smooth=False,
+        header='#include "fusegen_places.cuh"', reference=lambda t, place, size, position: place,
+        doc="A place, its axis' size, and where it stands: a place outside is reported (core/within).",
+    )
+)  # fmt: skip
+register(
+    Function(
         "located", 2, Kind.NUMERIC, "{0}, {1}", cost=0, smooth=False, reference=lambda t, x, place: place,
         doc="A value and where it stands: what a reduction takes that finds the place of an extremum (fuse/argreduce).",
     )
@@ -104,7 +112,13 @@ register(
 register(
     Function(
         "scanned", 2, Kind.NUMERIC, "{0}", cost=0, smooth=False, reference=lambda t, x, position, *detail: x,
-        doc="A value and its position along an axis: what a scan adds up from one end (core/scans).",
+        doc="A value and its position along an axis: what a scan combines from one end (core/scans).",
+    )
+)  # fmt: skip
+register(
+    Function(
+        "recurrence", 3, Kind.NUMERIC, "{1}", cost=0, smooth=False, reference=lambda t, a, b, position, *detail: b,
+        doc="The same of two values: factors and terms, or conditions and terms.",
     )
 )  # fmt: skip
 register(
@@ -113,11 +127,16 @@ register(
         reference=lambda t, a, b: t.pow(a, b), doc="a^b among integers; a negative power is 0, or of 1 and -1 itself.",
     )
 )  # fmt: skip
-for _name, _reference in (("floor_divide", "floor_divide"), ("remainder", "remainder"), ("fmod", "fmod")):
+# torch's own floor_divide has no derivative.
+_REST: dict[str, Callable[..., Any]] = {
+    "floor_divide": lambda t, a, b: t.div(a, b, rounding_mode="floor"),
+    "remainder": lambda t, a, b: t.remainder(a, b), "fmod": lambda t, a, b: t.fmod(a, b),
+}  # fmt: skip
+for _name, _reference in _REST.items():
     register(
         Function(
             _name, 2, Kind.NUMERIC, f"fg::{_name}({{0}}, {{1}})", cost=12, smooth=_name != "floor_divide",
-            reference=lambda t, a, b, _r=_reference: getattr(t, _r)(a, b),
+            reference=_reference,
             partials=None if _name == "floor_divide" else {
                 "remainder": lambda a, b, y: (const(1, a.dtype), -apply("floor_divide", a, b)),
                 "fmod": lambda a, b, y: (const(1, a.dtype), -apply("trunc", a / b)),

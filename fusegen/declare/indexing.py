@@ -1,24 +1,47 @@
 """Elements at positions that a tensor tells, read: ``fg.take``, ``fg.take_along_axis``. Written: declare/scattering.
 
 Each is a sum of one term, over a comparison with the position along an axis (core/one_term), so that its gradients,
-forward mode and batches are those of sums. An element that there is none of counts as zero.
+forward mode and batches are those of sums. An element that there is none of counts as zero; where a tensor tells the
+place, it is reported (core/within).
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from fusegen.core import dtypes
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
-from fusegen.core.ir import Call, Expr, Index, Size, call, const
+from fusegen.core.ir import Call, Expr, Index, Ref, Size, call, const, refs, walk
+from fusegen.core.within import Within, linear
 from fusegen.declare.axes import AxisVar, Dims
 from fusegen.declare.reductions import reduce
-from fusegen.declare.value import Like, Value, broadcast, cast, current, elementwise, lift, one_axis, shape_of
+from fusegen.declare.value import (
+    Like,
+    Value,
+    along_another,
+    broadcast,
+    cast,
+    current,
+    elementwise,
+    holds_no_data,
+    lift,
+    one_axis,
+    shape_of,
+)
+
+# Unset or 1: places out of range are errors. 0: kernels do not tell them.
+VARIABLE = "FUSEGEN_CHECK_INDICES"
+_REPORTS = os.environ.get(VARIABLE, "") != "0"
 
 
 def take(x: Like, index: Like, axis: int = 0, *, negative: bool = True) -> Value:
     """``x`` at ``index`` along ``axis``: rows of a table, ``x[index]`` for axis 0.
 
     The result has the dimensions of the index in the place of that one. Negative positions count from the end, unless
-    it is said that there are none (``negative``); one that is out of range reads zero. Source: numpy.take.
+    it is said that there are none (``negative``); one that is out of range is an error (``fg.PlaceError``). Source:
+    numpy.take.
 
     Raises:
         DtypeError: the index is not of integers.
@@ -26,6 +49,7 @@ def take(x: Like, index: Like, axis: int = 0, *, negative: bool = True) -> Value
         DeclarationError: the index varies along the axis itself, or along another one of ``x``.
     """
     value, places, position, axis_of = sides("take", x, index, axis, negative)
+    value, axis_of = _apart(value, places, position, axis_of)
     before, behind = value.dims[:position], value.dims[position + 1 :]
     dims: Dims = (*before, *places.dims, *behind)
     if axis_of is None:
@@ -38,7 +62,8 @@ def take(x: Like, index: Like, axis: int = 0, *, negative: bool = True) -> Value
 def take_along_axis(x: Like, index: Like, axis: int = -1) -> Value:
     """``x`` at ``index`` along ``axis``; both have as many dimensions, of which the others are the same or broadcast.
 
-    Negative positions count from the end; one that is out of range reads zero. Source: numpy.take_along_axis.
+    Negative positions count from the end; one that is out of range is an error (``fg.PlaceError``). Source:
+    numpy.take_along_axis.
 
     Raises:
         DtypeError: the index is not of integers.
@@ -47,6 +72,7 @@ def take_along_axis(x: Like, index: Like, axis: int = -1) -> Value:
     """
     value, places, position, axis_of = sides("take_along_axis", x, index, axis)
     same_rank("take_along_axis", value, places)
+    value, axis_of = _apart(value, places, position, axis_of)
     others = Value(value.expr, value.dtype, (*value.dims[:position], None, *value.dims[position + 1 :]))
     dims = broadcast([others, places], "take_along_axis")
     if axis_of is None:
@@ -55,9 +81,13 @@ def take_along_axis(x: Like, index: Like, axis: int = -1) -> Value:
 
 
 def sides(
-    what: str, x: Like, index: Like, axis: int, negative: bool = True
+    what: str, x: Like, index: Like, axis: int, negative: bool = True, source: Like | None = None
 ) -> tuple[Value, Value, int, AxisVar | None]:
-    """``x``, the positions from 0, the dimension, and its axis."""
+    """``x``, the positions from 0, the dimension, and its axis.
+
+    Args:
+        source: what is put there.
+    """
     value, places = lift(x), lift(index)
     where = f"{current().where}, {what}"
     if places.dtype.category is not dtypes.Category.INTEGER:
@@ -73,11 +103,43 @@ def sides(
     position = one_axis(value, axis, what)
     assert position is not None
     dim = value.dims[position]
+    varying = [v.expr for v in (places, *(() if source is None else (lift(source),)))]
+    met = dim is not None and any(dim.find() in current().axes_of(expr) for expr in varying)
+    if dim is not None and met and holds_no_data(value):  # zeros_like(x) need not be along an axis of x, as these are
+        value = along_another(value, dim.find())
+        dim = value.dims[position]
     size: Expr = Size(current().name_of(dim)) if dim is not None else const(1, dtypes.int64)
     place, length = cast(places, dtypes.int64), Value(size, dtypes.int64)
     wrapped = elementwise("where", elementwise("lt", place, 0), elementwise("add", place, length), place)
-    signed = places.dtype is not dtypes.uint8
-    return value, wrapped if signed and negative else place, position, dim
+    wraps = negative and places.dtype is not dtypes.uint8
+    found = wrapped if wraps else place
+    told = any(isinstance(node, Ref) for node in walk([places.expr]))  # by a tensor, not by positions alone
+    if told and _REPORTS and not current().own_places:
+        found = _looked_at(what, found, length.expr, wraps)
+    return value, found, position, dim
+
+
+@contextmanager
+def own_places() -> Iterator[None]:
+    """Within it places are the language's own: some may be nowhere, and none is looked at."""
+    tracer = current()
+    outer, tracer.own_places = tracer.own_places, True
+    try:
+        yield
+    finally:
+        tracer.own_places = outer
+
+
+def _looked_at(what: str, place: Value, size: Expr, wraps: bool) -> Value:
+    """Places that report themselves where they are out of range (core/within)."""
+    tracer = current()
+    told = ", ".join(dict.fromkeys(ref.name for ref in refs(place.expr) if not ref.name.startswith("@")))
+    text = f"{tracer.where}, {what}" + f", index {told}" * bool(told)
+    number = tracer.sites.setdefault((text, wraps), len(tracer.sites))
+    names = [tracer.name_of(dim) for dim in place.dims if dim]
+    where = linear([Index(name) for name in names], [Size(name) for name in names])
+    position = const(0, dtypes.int64) if where is None else where
+    return Value(Within((place.expr, size, position), number, text, wraps), dtypes.int64, place.dims)
 
 
 def same_rank(what: str, value: Value, places: Value) -> None:
@@ -87,6 +149,18 @@ def same_rank(what: str, value: Value, places: Value) -> None:
             f"{current().where}, {what}", given=f"{shape_of(places)} for {shape_of(value)}",
             expected="an index of as many dimensions", fix="add dimensions of size one with fg.expand_dims",
         )  # fmt: skip
+
+
+def _apart(value: Value, places: Value, position: int, axis: AxisVar | None) -> tuple[Value, AxisVar | None]:
+    """``value`` along an axis of its own, where positions alone tell the places: what is read may then meet what it is
+    read of, ``x + x[::-1]``. Both reads are one in a kernel (fuse/gather)."""
+    if axis is None or any(isinstance(node, Ref) for node in walk([places.expr])):
+        return value, axis
+    tracer = current()
+    tracer.reads_sizes = True
+    made = AxisVar(axis.find().size, f"places along {axis.origin}", fixed=True, made=True)
+    dims = (*value.dims[:position], made, *value.dims[position + 1 :])
+    return _picked(value, Index(tracer.name_of(made)), axis, dims, "take"), made
 
 
 def _picked(value: Value, place: Expr, axis: AxisVar, dims: Dims, what: str) -> Value:

@@ -19,6 +19,7 @@ from fusegen.declare import indexing as _indexing
 from fusegen.declare import products as _products
 from fusegen.declare import random_numbers as _random
 from fusegen.declare import reductions as _reductions
+from fusegen.declare import scans as _scans
 from fusegen.declare import scattering as _scattering
 from fusegen.declare import segments as _segments
 from fusegen.declare.foreign import attach, explained
@@ -65,11 +66,13 @@ def _public(functions: Iterable[Callable[..., Any]]) -> dict[str, Callable[..., 
 
 
 NOT_FUNCTIONS = (
-    "powi", "int_pow", "cast", "stop_gradient", "factor", "located", "scanned", "declared", "polygamma", "add", "sub",
-    "mul", "div", "neg", "pow", "add_rn", "sub_rn", "mul_rn", "div_rn", "uniform", "positive_uniform", "uniform_double",
+    "powi", "int_pow", "cast", "stop_gradient", "factor", "located", "scanned", "recurrence", "declared", "within",
+    "polygamma",
+    "add", "sub", "mul", "div", "neg", "pow", "add_rn", "sub_rn", "mul_rn", "div_rn", "uniform", "positive_uniform",
+    "uniform_double",
 )  # fmt: skip
 TABLE_FUNCTIONS = _public(_bind(row) for row in rows() if row.name not in NOT_FUNCTIONS)
-REDUCTIONS = _public(_reductions.FUNCTIONS)
+REDUCTIONS = _public((*_reductions.FUNCTIONS, *_scans.FUNCTIONS))
 PRODUCTS = _public(_products.FUNCTIONS)
 RANDOM = _public(_random.FUNCTIONS)
 INDEXING = _public((*_indexing.FUNCTIONS, *_scattering.FUNCTIONS))
@@ -281,7 +284,18 @@ def _operators() -> None:
 
 
 # What torch's methods of these names do, or would, is something else.
-NOT_METHODS = ("where", "index", "size", "linear", "sum_exp", "ratio", "exp_clamped", "clamp", "round")
+NOT_METHODS = (
+    "where",
+    "index",
+    "size",
+    "linear",
+    "sum_exp",
+    "ratio",
+    "exp_clamped",
+    "clamp",
+    "round",
+    "linear_recurrence",
+)
 _operators()
 _OTHERS = ("pow", "square", "reciprocal", "concat", "split", "expand_dims", "flatten", "unflatten")
 attach((*TABLE_FUNCTIONS, *REDUCTIONS, *PRODUCTS, *RANDOM, *INDEXING, *CREATION, *_OTHERS))

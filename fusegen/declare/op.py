@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,6 +18,7 @@ from fusegen.core.products import mismatch
 from fusegen.core.recent import Recent
 from fusegen.core.views import view_shape
 from fusegen.declare.gradients import with_gradient
+from fusegen.declare.indexing import own_places
 from fusegen.declare.random_numbers import drawing
 from fusegen.declare.tensor import Tensor as Tensor
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec, called, trace
@@ -76,6 +78,8 @@ class Declaration:
     ``random`` says that it draws random numbers. Then it has one more argument, ``seed``, which is not the function's:
     an int64 without dimensions, or an int.
 
+    ``check_indices`` says that places out of range are reported (core/within).
+
     ``listed`` are the names of the arguments that the function takes as ``*xs``, in the declaration for so many of them
     (``of_so_many``); each is what an argument without a default is.
     """
@@ -92,11 +96,13 @@ class Declaration:
     inlined: bool = False
     listed: tuple[str, ...] | None = None
     random: bool = False
+    check_indices: bool = True
 
     @classmethod
     def of(
-        cls, function: Callable[..., Any], name: str | None = None, autocast: str | None = None, random: bool = False
-    ) -> Declaration:
+        cls, function: Callable[..., Any], name: str | None = None, autocast: str | None = None, random: bool = False,
+        check_indices: bool = True,
+    ) -> Declaration:  # fmt: skip
         """Read the function's signature.
 
         Raises:
@@ -130,7 +136,7 @@ class Declaration:
         if random:
             signature = _with_seed(name, signature)
         _codes.add(getattr(function, "__code__", None))
-        return cls(function, name, signature, autocast=autocast, random=random)
+        return cls(function, name, signature, autocast=autocast, random=random, check_indices=check_indices)
 
     @property
     def tensors(self) -> str | None:
@@ -329,7 +335,8 @@ class Declaration:
     def _called(self, values: Mapping[str, Any]) -> Any:
         """The function called with its own arguments."""
         own = {name: value for name, value in values.items() if not (self.random and name == SEED)}
-        return called(self.function, own, self.listed or ())
+        with nullcontext() if self.check_indices else own_places():
+            return called(self.function, own, self.listed or ())
 
 
 def _with_seed(op: str, signature: inspect.Signature) -> inspect.Signature:

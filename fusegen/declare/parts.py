@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import gcd, prod
 from typing import Any
 
@@ -13,11 +13,14 @@ from fusegen.core.ir import Operand, PackedBlock
 from fusegen.core.subexpressions import safe_name
 from fusegen.declare.axes import AxisVar, NotNested, divided, grouped
 from fusegen.declare.value import (
+    FEW_BLOCKS,
+    MOST_BLOCKS,
     Like,
     Value,
     broadcast,
     convert,
     current,
+    elementwise,
     lift,
     not_nested,
     one_axis,
@@ -30,12 +33,12 @@ from fusegen.declare.value import (
 def split(x: Like, count: int, axis: int = -1) -> tuple[Value, ...]:
     """``count`` equal blocks of ``x`` along ``axis``: views of an argument, or each computed of such views.
 
-    No data moves. As torch.chunk and numpy.split count; torch.split's number is the size of a block.
+    No data moves. As torch.chunk and numpy.split count; torch.split's number is the size of a block. An argument that
+    is split in another way as well, and what cannot be divided along with the arguments that it is made of, is read at
+    its places instead.
 
     Raises:
         ShapeError: the dimension does not divide by ``count``.
-        DeclarationError: an argument, or an axis, is split in another way as well; what is split cannot be divided
-            along with the arguments that it is made of.
     """
     tracer, x, count = current(), lift(x), plain_number(count)
     whole = ((o, dims) for o, dims in tracer.operands if o.ref is x.expr and o.packed is None)
@@ -57,6 +60,9 @@ def split(x: Like, count: int, axis: int = -1) -> tuple[Value, ...]:
         )
     if count == 1 or axis_var is None:
         return (x,)
+    if not tracer.most_blocks:
+        block = length // count
+        return tuple(read(x, dim, block * part, block * (part + 1), 1) for part in range(count))
     # ``x`` may be a view of the argument: its dimensions in another order, in groups, or others between them.
     place = next((p for p, var in enumerate(own) if var and var.find() is axis_var.find()), None)
     if base is None or place is None:
@@ -97,10 +103,6 @@ def _divided(whole: AxisVar, count: int, origin: str) -> AxisVar | None:
     return part
 
 
-# More blocks than these are not taken apart: each is computed by itself.
-MOST_BLOCKS = 64
-
-
 def check_count(whole: AxisVar, count: int) -> None:
     """Whether so many blocks are not too many.
 
@@ -135,11 +137,12 @@ def _blocks_of(x: Value, dim: int, whole: AxisVar, count: int) -> tuple[Value, .
 def item(x: Value, key: Any) -> Value:
     """``x[key]``: new dimensions of size one (None), whole ones, blocks of equal size, and single elements.
 
-    A slice ``a:b`` is made of blocks of the largest size that divides ``a``, ``b`` and the dimension's, which has 64 of
-    them at most. A declaration that slices is traced for each shape.
+    A slice ``a:b`` is made of blocks of the largest size that divides ``a``, ``b`` and the dimension's, where that has
+    64 of them at most: then it may meet what it is sliced of. Other slices, with a step too, are read at their places
+    (declare/indexing). A declaration that slices is traced for each shape.
 
     Raises:
-        DeclarationError: another key, a step, an empty slice, or one that is made of smaller blocks.
+        DeclarationError: another key.
         ShapeError: more keys than dimensions, or an element that is not there.
     """
     keys = key if isinstance(key, tuple) else (key,)
@@ -215,21 +218,44 @@ def _taken(x: Value, dim: int, key: Any, whole: Any) -> Value:
                 where, given=f"x[{_shown(whole)}] of {shape_of(x)}", expected="ints in slices",
                 fix="annotate an argument that says where to slice `: fg.Const`",
             ) from None  # fmt: skip
-    size = last - first
-    problem = f"a step of {step}" if step != 1 else "nothing" if size <= 0 else ""
-    block = gcd(length, first, last)
-    if not problem and length // block > MOST_BLOCKS:
-        problem = f"elements {first} to {last} of {length}, which are made of blocks of {block}"
-    if problem:
-        raise DeclarationError(
-            where, given=f"x[{_shown(whole)}] of {shape_of(x)}: {problem}",
-            expected=f"elements that are made of equal blocks, of which the dimension has {MOST_BLOCKS} at most",
-            fix="slice the argument outside the op, or select with fg.where(fg.index(x, axis) < n, a, b)",
-        )  # fmt: skip
-    if size == length:
+        except ValueError:
+            raise DeclarationError(
+                where, given=f"x[{_shown(whole)}] of {shape_of(x)}, a step of 0", expected="a step to other elements",
+                fix="leave it out",
+            ) from None  # fmt: skip
+    size = len(range(first, last, step))
+    if size == length and step == 1:
         return x
-    blocks = split(x, length // block, dim)[first // block : last // block]
+    block = gcd(length, first, last)
+    count = length // block
+    if step != 1 or not size or not _in_blocks(count) or _is_divided(x, dim, count):
+        return read(x, dim, first, last, step)
+    blocks = split(x, count, dim)[first // block : last // block]
     return concat(blocks, dim) if len(blocks) > 1 else blocks[0]
+
+
+def _in_blocks(count: int) -> bool:
+    """Whether a slice takes a dimension apart in so many blocks."""
+    tracer = current()
+    tracer.has_fine_blocks |= FEW_BLOCKS < count <= MOST_BLOCKS
+    return count <= tracer.most_blocks
+
+
+def _is_divided(x: Value, dim: int, count: int) -> bool:
+    """Whether what it is made of is in blocks already, of other sizes or along another axis: in those it is one way."""
+    whole, axes = x.dims[dim], {axis.find() for axis in x.dims if axis} | current().axes_of(x.expr)
+    known = [(axis.find(), number) for axis, _, number in current().divisions]
+    return whole is not None and any(
+        axis in axes and (axis is not whole.find() or number != count) for axis, number in known
+    )
+
+
+def read(x: Value, dim: int, first: int, last: int, step: int) -> Value:
+    """Elements that are no equal blocks, or of too many: each is read at its place."""
+    from fusegen.declare.creation import arange  # which need sums, and they these
+    from fusegen.declare.indexing import take
+
+    return take(x, arange(first, last if (last - first) * step > 0 else first, step), dim, negative=False)
 
 
 def _shown(key: Any) -> str:
@@ -244,10 +270,19 @@ def _shown(key: Any) -> str:
 Value.__getitem__ = item  # type: ignore[method-assign,assignment]
 
 
+def are_few(sizes: Iterable[int]) -> bool:
+    """Whether a dimension of parts of these sizes is made of so few equal blocks that each is computed by itself."""
+    known = [*sizes]
+    return sum(known) <= (MOST_BLOCKS if current().most_blocks else 0) * gcd(*known)
+
+
 def pieces(x: Value, sizes: Sequence[int], dim: int) -> tuple[Value, ...]:
     """``x`` in pieces of these sizes, which make up the dimension."""
     current().reads_sizes = True
     block, at, found = gcd(*sizes), 0, list[Value]()
+    if not are_few(sizes) or (len({*sizes}) > 1 and not _in_blocks(sum(sizes) // block)):
+        starts = [sum(sizes[:number]) for number in range(len(sizes))]
+        return tuple(read(x, dim, start, start + size, 1) for start, size in zip(starts, sizes, strict=True))
     blocks = split(x, sum(sizes) // block, dim)
     for size in sizes:
         own = blocks[at : at + size // block]
@@ -302,13 +337,15 @@ def concat(parts: Sequence[Like], axis: int = -1) -> Value:
     along = [value.dims[place] for value in values if value.ndim >= -place]
     sizes = [var.find().size if var else 1 for var in along]
     if len(set(sizes)) > 1:
-        if len(along) < len(values) or not all(sizes):
+        if len(along) < len(values):
             raise ShapeError(
                 f"{current().where}, concat",
                 given=f"{' and '.join(map(shape_of, values))}, which differ along axis {axis}",
-                expected="tensors with that dimension, and elements in it", fix="give each the size that it is to have",
+                expected="tensors with that dimension", fix="give each the size that it is to have",
             )  # fmt: skip
         current().reads_sizes = True
+        if 0 in sizes or not are_few(sizes):
+            return _side_by_side(values, sizes, place)
         block = gcd(*sizes)
         blocks = [split(value, size // block, place) for value, size in zip(values, sizes, strict=True)]
         return concat([part for several in blocks for part in several], place)
@@ -316,6 +353,23 @@ def concat(parts: Sequence[Like], axis: int = -1) -> Value:
     dtype = result_type(values)
     full = tuple(Value(convert(value.expr, dtype), dtype, dims) for value in values)
     return Packed(full, dim) if len(full) > 1 else full[0]
+
+
+def _side_by_side(values: Sequence[Value], sizes: Sequence[int], place: int) -> Value:
+    """Parts that are no equal blocks, or of too many: each element is read in the part that it is of."""
+    from fusegen.declare.creation import arange  # which need sums, and they these
+    from fusegen.declare.indexing import take
+
+    dtype, at = result_type(values), arange(sum(sizes))
+    along = Value(at.expr, at.dtype, (*at.dims, *[None] * (-1 - place)))
+    found, start = None, 0
+    for value, size in zip(values, sizes, strict=True):
+        part = take(value, elementwise("sub", at, start) if start else at, place, negative=False)
+        part = Value(convert(part.expr, dtype), dtype, part.dims)
+        found = part if found is None else elementwise("where", elementwise("ge", along, start), part, found)
+        start += size
+    assert found is not None
+    return found
 
 
 def unflatten(x: Like, axis: int, sizes: Sequence[int]) -> Value:

@@ -76,8 +76,8 @@ class Reads:
         if isinstance(statement, Reduce) and statement.kind == DOT:
             return [(side.expr, self._of_factor(side, statement, mask)) for side in factors(statement)]
         if isinstance(statement, Reduce) and statement.kind == SCAN:
-            value, position, _ = parts(statement.expr)
-            return [(value, self._like(mask, value, frozenset({position.axis})))]
+            taken = parts(statement.expr)
+            return [(value, self._like(mask, value, frozenset({taken.axis}))) for value in taken.values]
         return [(statement.expr, self._like(mask, statement.expr))]
 
     def _go(self, roots: Iterable[Expr]) -> None:

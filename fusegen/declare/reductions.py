@@ -14,8 +14,7 @@ from typing import Any
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
-from fusegen.core.ir import SCAN, Call, Expr, Index, Reduce, const
-from fusegen.core.scans import scanned
+from fusegen.core.ir import Call, Expr, Index, Reduce, const
 from fusegen.declare.axes import AxisVar, Dims, leaves
 from fusegen.declare.value import (
     Like,
@@ -317,48 +316,7 @@ def size(x: Value, axis: Axis = None) -> Value:
     return Value(_count(lift(x), axis, "size") or const(1, dtypes.int64), dtypes.int64, weak=True)
 
 
-def in_groups(where: str) -> DeclarationError:
-    """The error of a cumulative sum along an axis that is in groups, or is so where it is called otherwise."""
-    return DeclarationError(
-        f"{where}, cumsum", given="a cumulative sum along a dimension that is in groups (fg.unflatten)",
-        expected="a dimension that is in none", fix="do one of the two in an op of its own",
-    )  # fmt: skip
-
-
-def cumsum(x: Like, axis: int = -1, *, reverse: bool = False, dtype: Any = None) -> Value:
-    """y[i] = x[0] + ... + x[i] along ``axis``; x[i] + ... + x[last] if ``reverse``.
-
-    Integers and bools are added up as int64; halves are in float32, and rounded where they are stored. ``dtype`` casts
-    before, and is the result's. Source: torch.cumsum.
-
-    Raises:
-        ShapeError: there is no such dimension.
-        DeclarationError: it is in groups (fg.unflatten).
-    """
-    if dtype is not None:
-        return cast(cumsum(cast(x, dtype), axis, reverse=reverse), dtype)
-    value = lift(x)
-    dtype = value.dtype if value.dtype.is_float else dtypes.int64
-    position = one_axis(value, axis, "cumsum") if value.ndim else None
-    dim = value.dims[position] if position is not None else None
-    expr = convert(value.expr, dtype)
-    if dim is None:
-        return Value(expr, dtype, value.dims)
-    tracer = current()
-    tracer.distinct.append(("what cumsum adds up", value.dims))
-    if len(leaves([dim])) > 1:
-        raise in_groups(tracer.where)
-    made = scanned(expr, Index(tracer.name_of(dim)), reverse)
-    for known, _ in tracer.reduces:
-        if (known.kind, known.expr) == (SCAN, made):
-            return Value(known.ref, dtype, value.dims)
-    node = Reduce(tracer.new_name("r"), SCAN, made, ())
-    tracer.varying[node.name] = frozenset(tracer.axes_of(made))
-    tracer.reduces.append((node, ()))
-    return Value(node.ref, dtype, value.dims)
-
-
 FUNCTIONS = (
-    all, amax, amin, any, argmax, argmin, cumsum, index, log_softmax, logsumexp, mean, norm, prod, size, softmax, std,
+    all, amax, amin, any, argmax, argmin, index, log_softmax, logsumexp, mean, norm, prod, size, softmax, std,
     sum, sum_exp, var,
 )  # fmt: skip

@@ -44,6 +44,7 @@ from fusegen.core.products import KIND as DOT
 from fusegen.core.products import contracted_sizes, factors
 from fusegen.core.views import block_shape, view_shape
 from fusegen.declare.reads import HARMLESS, Reads, chooses
+from fusegen.declare.scan_reference import scanned
 from fusegen.declare.table import lookup
 
 if TYPE_CHECKING:
@@ -360,15 +361,14 @@ class Evaluation:
         return value.reshape([self.sizes[axis] if axis in result else 1 for axis in self.axes])
 
     def _scan(self, reduce: Reduce) -> Any:
-        """Sums of what stands before each element, itself among them, or behind it."""
-        source, position, reverse = scans.parts(reduce.expr)
-        value = self.over(source, (position.axis,))
+        """All partial results along an axis."""
+        taken = scans.parts(reduce.expr)
+        values = [self.over(source, (taken.axis,)) for source in taken.values]
         if self.reads:
-            value = self._without_unread(value, self.reads.of_statement(reduce)[0][1])
-        dim = self.axes.index(position.axis)
-        value = value.flip(dim) if reverse else value
-        value = self.torch.cumsum(value, dim, dtype=value.dtype)
-        return value.flip(dim) if reverse else value
+            masks = [mask for _, mask in self.reads.of_statement(reduce)]
+            values = [self._without_unread(value, mask) for value, mask in zip(values, masks, strict=True)]
+        values = list(self.torch.broadcast_tensors(*values))
+        return scanned(self.torch, taken.how, values, self.axes.index(taken.axis))
 
     def reduced(self, reduce: Reduce, expr: Expr) -> Any:
         """``expr`` folded as ``reduce`` says, over its axes."""

@@ -20,7 +20,7 @@ from fusegen.core.ir import Call, Expr, Index, call, const
 from fusegen.core.one_term import start
 from fusegen.declare.axes import AxisVar, Dims
 from fusegen.declare.gradients import with_gradient
-from fusegen.declare.indexing import same_rank, sides, take_along_axis
+from fusegen.declare.indexing import own_places, same_rank, sides, take_along_axis
 from fusegen.declare.reductions import reduce
 from fusegen.declare.value import Like, Value, broadcast, cast, convert, current, elementwise, lift, shape_of
 
@@ -29,13 +29,13 @@ def index_add(x: Like, axis: int, index: Like, source: Like, alpha: Like = 1) ->
     """``x`` with ``alpha * source[.., i, ..]`` added at ``index[i]`` along ``axis``.
 
     Numbers for one place are added up in one order: the same bits each time. Negative positions count from the end;
-    what is out of range is left out. Source: torch.index_add.
+    one that is out of range is an error (``fg.PlaceError``). Source: torch.index_add.
 
     Raises:
         DtypeError: the index is not of integers.
         ShapeError: the index has more than one dimension, or not as many elements as the source along the axis.
     """
-    value, places, position, axis_of = sides("index_add", x, index, axis)
+    value, places, position, axis_of = sides("index_add", x, index, axis, source=source)
     added = lift(source)
     along = _rows_of("index_add", value, places, added, position, axis, instead="fg.scatter_add")
     scaled = added if isinstance(alpha, (int, float)) and alpha == 1 else elementwise("mul", added, alpha)
@@ -46,13 +46,13 @@ def scatter_add(x: Like, axis: int, index: Like, source: Like) -> Value:
     """``x`` with ``source`` added at ``index`` along ``axis``, all of as many dimensions.
 
     Numbers for one place are added up in one order: the same bits each time. Negative positions count from the end;
-    what is out of range is left out. Source: torch.scatter_add.
+    one that is out of range is an error (``fg.PlaceError``). Source: torch.scatter_add.
 
     Raises:
         DtypeError: the index is not of integers.
         ShapeError: another number of dimensions, or sizes that do not fit.
     """
-    value, places, position, axis_of = sides("scatter_add", x, index, axis)
+    value, places, position, axis_of = sides("scatter_add", x, index, axis, source=source)
     same_rank("scatter_add", value, places)
     return _added("scatter_add", value, places, lift(source), position, axis_of)
 
@@ -61,13 +61,13 @@ def scatter(x: Like, axis: int, index: Like, source: Like) -> Value:
     """``x`` with ``source`` in place of what is at ``index`` along ``axis``, all of as many dimensions.
 
     Of several for one place the last one counts, and has the gradient. A number is put at each place. Negative
-    positions count from the end; what is out of range is left out. Source: torch.scatter.
+    positions count from the end; one that is out of range is an error (``fg.PlaceError``). Source: torch.scatter.
 
     Raises:
         DtypeError: the index is not of integers, or the source is of floats and ``x`` is not.
         ShapeError: another number of dimensions, or sizes that do not fit.
     """
-    value, places, position, axis_of = sides("scatter", x, index, axis)
+    value, places, position, axis_of = sides("scatter", x, index, axis, source=source)
     same_rank("scatter", value, places)
     return _put("scatter", value, places, lift(source), position, axis_of)
 
@@ -75,14 +75,14 @@ def scatter(x: Like, axis: int, index: Like, source: Like) -> Value:
 def index_copy(x: Like, axis: int, index: Like, source: Like) -> Value:
     """``x`` with ``source[.., i, ..]`` in place of what is at ``index[i]`` along ``axis``.
 
-    Of several for one place the last one counts, and has the gradient. Negative positions count from the end; what is
-    out of range is left out. Source: torch.index_copy.
+    Of several for one place the last one counts, and has the gradient. Negative positions count from the end; one that
+    is out of range is an error (``fg.PlaceError``). Source: torch.index_copy.
 
     Raises:
         DtypeError: the index is not of integers, or the source is of floats and ``x`` is not.
         ShapeError: the index has more than one dimension, or not as many elements as the source along the axis.
     """
-    value, places, position, axis_of = sides("index_copy", x, index, axis)
+    value, places, position, axis_of = sides("index_copy", x, index, axis, source=source)
     source = lift(source)
     along = _rows_of("index_copy", value, places, source, position, axis, instead="fg.scatter")
     return _put("index_copy", value, along, source, position, axis_of)
@@ -94,7 +94,9 @@ def scatter_reduce(
     """``x`` combined with ``source`` at ``index`` along ``axis``, all of as many dimensions.
 
     The gradient of an extremum is shared by elements that tie, that of a product is right for zeros too. Negative
-    positions count from the end; what is out of range is left out. Source: torch.scatter_reduce.
+    positions count from the end; one that is out of range is an error (``fg.PlaceError``).
+
+    Source: torch.scatter_reduce.
 
     Args:
         reduce: "sum", "prod", "mean", "amax" or "amin".
@@ -105,7 +107,7 @@ def scatter_reduce(
         DtypeError: the index is not of integers, or the source is of floats and ``x`` is not.
         ShapeError: another number of dimensions, or sizes that do not fit.
     """
-    value, places, position, axis_of = sides("scatter_reduce", x, index, axis)
+    value, places, position, axis_of = sides("scatter_reduce", x, index, axis, source=source)
     same_rank("scatter_reduce", value, places)
     put = _Put("scatter_reduce", places, position, axis_of)
     return _reduced(put, value, cast(lift(source), value.dtype), reduce, include_self)
@@ -192,7 +194,8 @@ class _Put:
 
     def at_places(self, value: Value) -> Value:
         """What ``value`` has at the places."""
-        return take_along_axis(value, self.places, self.position)
+        with own_places():
+            return take_along_axis(value, self.places, self.position)
 
     def _ones(self) -> Value:
         return Value(const(1, dtypes.int64), dtypes.int64, ())
@@ -219,7 +222,8 @@ def _put(what: str, value: Value, places: Value, source: Value, position: int, a
     number: Expr = Index(current().name_of(inner)) if inner is not None else const(0, dtypes.int64)
     numbers = Value(number, dtypes.int64, (inner, *[None] * (value.ndim - 1 - position)))
     last = put.combined("max", Value(value.expr, dtypes.int64, value.dims), numbers)
-    found = take_along_axis(source, last, position) if inner is not None else source
+    with own_places():
+        found = take_along_axis(source, last, position) if inner is not None else source
     return elementwise("where", elementwise("ge", last, 0), found, value)
 
 

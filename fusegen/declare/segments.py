@@ -13,8 +13,8 @@ from fusegen.core.dtypes import DType
 from fusegen.core.errors import DtypeError, ShapeError
 from fusegen.core.ir import Call, const
 from fusegen.declare.creation import full, whole
-from fusegen.declare.indexing import take
-from fusegen.declare.reductions import cumsum
+from fusegen.declare.indexing import own_places, take
+from fusegen.declare.scans import cumsum
 from fusegen.declare.scattering import index_add, scatter_reduce
 from fusegen.declare.value import (
     Like,
@@ -121,9 +121,10 @@ def segment_softmax(data: Like, ids: Like, num_segments: int, axis: int = 0) -> 
     is_in = elementwise("lt", Value(places.expr, places.dtype, (*places.dims, *behind)), count)
     # Masked first: what is in no segment could overflow, and infinity times the gradient 0 is NaN.
     known = elementwise("where", is_in, value, 0)
-    largest = take(_constant(segment_max(known, places, count, position)), places, position)
-    raised = elementwise("exp", elementwise("sub", known, largest))
-    total = take(segment_sum(raised, places, count, position), places, position)
+    with own_places():
+        largest = take(_constant(segment_max(known, places, count, position)), places, position)
+        raised = elementwise("exp", elementwise("sub", known, largest))
+        total = take(segment_sum(raised, places, count, position), places, position)
     return elementwise("where", is_in, elementwise("div", raised, elementwise("where", is_in, total, 1)), 0)
 
 
@@ -217,11 +218,12 @@ def _reduced(
     (made,) = full(count, 0).dims
     dims = (*value.dims[:position], made, *value.dims[position + 1 :])
     into = Value(convert(lift(empty).expr, value.dtype), value.dtype, dims)
-    if how == "sum":
-        return index_add(into, position, places, value)
     behind = (None,) * (value.ndim - 1 - position)
     along = Value(places.expr, places.dtype, (*(None,) * position, *places.dims, *behind))
-    return scatter_reduce(into, position, along, value, how, include_self=False)
+    with own_places():  # an id that is no segment's is none of an error
+        if how == "sum":
+            return index_add(into, position, places, value)
+        return scatter_reduce(into, position, along, value, how, include_self=False)
 
 
 FUNCTIONS = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -89,7 +89,11 @@ class Function:
         return Call(self.name, args, self.result_dtype(args), detail)
 
 
+# Behind the name of a function: the same one, with the same bits in every kernel (derive/exact).
+AS_WRITTEN = "_rn"
+
 _rows: dict[str, Function] = {}
+_of_any_kernel: dict[str, Function] = {}  # by their names, which `rows` does not list
 
 
 def register(row: Function) -> Function:
@@ -111,7 +115,9 @@ def lookup(name: str) -> Function:
     Raises:
         DeclarationError: there is none; the message suggests the nearest.
     """
-    row = _rows.get(name)
+    row = _rows.get(name) or _of_any_kernel.get(name)
+    if row is None and name.endswith(AS_WRITTEN) and (own := _rows.get(name.removesuffix(AS_WRITTEN))):
+        row = _of_any_kernel[name] = replace(own, name=name, cuda_half=None)
     if row is None:
         near = difflib.get_close_matches(name, _rows, n=1)
         raise DeclarationError(

@@ -3,7 +3,7 @@
 import builtins
 from collections.abc import Callable, Sequence
 from types import EllipsisType
-from typing import Any, Protocol, TypeAlias, TypeVar, overload
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ class Tensor:
     @property
     def ndim(self) -> builtins.int:
         """How many dimensions it has."""
+    @property
+    def device(self) -> Any:
+        """What stands for the device of this call's tensors: it may be handed on."""
     @property
     def shape(self) -> tuple[builtins.int, ...]:
         """The sizes of the tensors of this call, which are ints, and of any call where they are computed with."""
@@ -100,6 +103,10 @@ class Tensor:
         """``fg.ops.addcmul``."""
     def addmm(self, mat1: Number, mat2: Number, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
         """``fg.ops.addmm``."""
+    def addmv(self, mat: Number, vec: Number, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
+        """``beta * x + alpha * (m @ v)``."""
+    def addr(self, vec1: Number, vec2: Number, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
+        """``beta * x + alpha * v[:, None] * w``."""
     @overload
     def all(self, axis: Axis = None, keepdims: builtins.bool = False) -> Tensor:
         """Whether no element is zero; of nothing: True. A bool, of uint8 a uint8, as torch's."""
@@ -117,6 +124,8 @@ class Tensor:
     def amin(self, *, dim: Axis = None, keepdim: builtins.bool = False) -> Tensor: ...
     def aminmax(self, *, dim: Any = None, keepdim: builtins.bool = False) -> tuple[Tensor, Tensor]:
         """``fg.amin(x, axis), fg.amax(x, axis)``."""
+    def angle(self) -> Tensor:
+        """``fg.where(x < 0, pi, 0)``; NaN of NaN."""
     @overload
     def any(self, axis: Axis = None, keepdims: builtins.bool = False) -> Tensor:
         """Whether some element is not zero; of nothing: False. A bool, of uint8 a uint8, as torch's."""
@@ -202,37 +211,114 @@ class Tensor:
         """``fg.ops.clamp(x, low, high)``."""
     def clone(self, *, memory_format: Any = None) -> Tensor:
         """``x``."""
+    def conj(self) -> Tensor:
+        """``x``: there are no complex numbers."""
+    def conj_physical(self) -> Tensor:
+        """``x``: there are no complex numbers."""
     def contiguous(self, *, memory_format: Any = None) -> Tensor:
         """``x``."""
     def copysign(self, b: Number, /) -> Tensor:
         """Elementwise copysign; arguments broadcast and promote as torch's."""
+    def corrcoef(self) -> Tensor:
+        """``c @ c.mT``, of rows without their means, of length one; within [-1, 1]."""
     def cos(self) -> Tensor:
         """Elementwise cos; arguments broadcast and promote as torch's."""
     def cosh(self) -> Tensor:
         """Elementwise cosh; arguments broadcast and promote as torch's."""
     def count_nonzero(self, dim: Any = None) -> Tensor:
         """``fg.sum(x != 0, axis)``."""
+    def cov(self, *, correction: builtins.int = 1, fweights: Number | None = None, aweights: Number | None = None) -> Tensor:
+        """``c @ c.mT / (n - 1)``, of rows without their means; with weights of the columns."""
+    def cross(self, other: Number, dim: builtins.int | None = None) -> Tensor:
+        """``fg.concat`` of differences of products of parts; without an axis the first of three elements."""
     @overload
-    def cumsum(self, axis: builtins.int = -1, *, reverse: builtins.bool = False, dtype: DTypeLike | None = None) -> Tensor:
-        """y[i] = x[0] + ... + x[i] along ``axis``; x[i] + ... + x[last] if ``reverse``.
+    def cummax(self, axis: builtins.int = -1, *, reverse: builtins.bool = False) -> Cumulative:
+        """The largest of x[0], ..., x[i] along ``axis``, and where it stands: ``values`` and ``indices`` (int64).
 
-        Integers and bools are added up as int64; halves are in float32, and rounded where they are stored. ``dtype`` casts
-        before, and is the result's. Source: torch.cumsum.
+        From the last element if ``reverse``. Of several that are equal, the place is that of the last that the scan meets,
+        which has the gradient; NaN is larger than all. Source: torch.cummax.
 
         Raises:
             ShapeError: there is no such dimension.
             DeclarationError: it is in groups (fg.unflatten).
         """
     @overload
-    def cumsum(self, *, dim: builtins.int = -1, reverse: builtins.bool = False, dtype: DTypeLike | None = None) -> Tensor: ...
+    def cummax(self, *, dim: builtins.int = -1, reverse: builtins.bool = False) -> Cumulative: ...
+    @overload
+    def cummin(self, axis: builtins.int = -1, *, reverse: builtins.bool = False) -> Cumulative:
+        """The smallest of x[0], ..., x[i] along ``axis``, and where it stands. See ``cummax``. Source: torch.cummin."""
+    @overload
+    def cummin(self, *, dim: builtins.int = -1, reverse: builtins.bool = False) -> Cumulative: ...
+    @overload
+    def cumprod(
+        self,
+        axis: builtins.int = -1,
+        *,
+        reverse: builtins.bool = False,
+        exclusive: builtins.bool = False,
+        dtype: DTypeLike | None = None,
+    ) -> Tensor:
+        """y[i] = x[0] * ... * x[i] along ``axis``; x[i] * ... * x[last] if ``reverse``.
+
+        If ``exclusive`` x[i] is not in y[i], and the first is one. Its gradient divides by nothing, so elements may be
+        zero. Dtypes and errors are those of ``cumsum``. Source: torch.cumprod.
+        """
+    @overload
+    def cumprod(
+        self,
+        *,
+        dim: builtins.int = -1,
+        reverse: builtins.bool = False,
+        exclusive: builtins.bool = False,
+        dtype: DTypeLike | None = None,
+    ) -> Tensor: ...
+    @overload
+    def cumsum(
+        self,
+        axis: builtins.int = -1,
+        *,
+        reverse: builtins.bool = False,
+        exclusive: builtins.bool = False,
+        dtype: DTypeLike | None = None,
+    ) -> Tensor:
+        """y[i] = x[0] + ... + x[i] along ``axis``; x[i] + ... + x[last] if ``reverse``.
+
+        If ``exclusive`` x[i] is not in y[i], and the first is zero. Integers and bools are added up as int64; halves are in
+        float32, and rounded where they are stored. ``dtype`` casts before, and is the result's. Source: torch.cumsum.
+
+        Raises:
+            ShapeError: there is no such dimension.
+            DeclarationError: it is in groups (fg.unflatten).
+        """
+    @overload
+    def cumsum(
+        self,
+        *,
+        dim: builtins.int = -1,
+        reverse: builtins.bool = False,
+        exclusive: builtins.bool = False,
+        dtype: DTypeLike | None = None,
+    ) -> Tensor: ...
     def deg2rad(self) -> Tensor:
         """``x * (pi / 180)``."""
     def detach(self) -> Tensor:
         """``fg.stop_gradient(x)``."""
+    def diag(self, diagonal: builtins.int = 0) -> Tensor:
+        """The diagonal of a matrix; of a vector, the matrix with it."""
+    def diag_embed(self, offset: builtins.int = 0, dim1: builtins.int = -2, dim2: builtins.int = -1) -> Tensor:
+        """``fg.where(row == column, x[..., None], 0)``."""
+    def diagflat(self, offset: builtins.int = 0) -> Tensor:
+        """``torch.diag_embed`` of a tensor that is seen as flat."""
+    def diagonal(self, offset: builtins.int = 0, dim1: builtins.int = 0, dim2: builtins.int = 1) -> Tensor:
+        """``fg.take_along_axis`` at the place of each row; the diagonal is the last dimension."""
+    def diff(self, n: builtins.int = 1, dim: builtins.int = -1, prepend: Number | None = None, append: Number | None = None) -> Tensor:
+        """``x[..., 1:] - x[..., :-1]``, ``n`` times."""
     def digamma(self) -> Tensor:
         """d/dx lgamma(x)."""
     def dim(self) -> builtins.int:
         """``x.ndim``."""
+    def dist(self, other: Number, p: builtins.float = 2) -> Tensor:
+        """``fg.norm(x - y, p)``."""
     def div(self, other: Number, *, rounding_mode: str | None = None) -> Tensor:
         """``x / y``."""
     def divide(self, other: Number, *, rounding_mode: str | None = None) -> Tensor:
@@ -241,6 +327,8 @@ class Tensor:
         """``x @ y``."""
     def double(self) -> Tensor:
         """``x.to(fg.float64)``."""
+    def element_size(self) -> Tensor:
+        """``x.dtype.itemsize``."""
     def eq(self, b: Number, /) -> Tensor:
         """Elementwise eq; arguments broadcast and promote as torch's."""
     def erf(self) -> Tensor:
@@ -263,22 +351,34 @@ class Tensor:
         """``fg.trunc(x)``."""
     def flatten(self, start_dim: builtins.int = 0, end_dim: builtins.int = -1) -> Tensor:
         """``fg.flatten(x, first, last)``."""
-    def flip(self, dims: builtins.int | Sequence[builtins.int], *more: builtins.int) -> Tensor:
-        """``fg.concat`` of single elements in the other order."""
+    def flip(self, dims: builtins.int | Sequence[builtins.int]) -> Tensor:
+        """``fg.ops.flip``."""
+    def fliplr(self) -> Tensor:
+        """``torch.flip(x, (1,))``."""
+    def flipud(self) -> Tensor:
+        """``torch.flip(x, (0,))``."""
     def float(self) -> Tensor:
         """``x.to(fg.float32)``."""
+    def float_power(self, exponent: Number) -> Tensor:
+        """``x.to(fg.float64) ** y``."""
     def floor(self) -> Tensor:
         """Elementwise floor; arguments broadcast and promote as torch's."""
     def floor_divide(self, b: Number, /) -> Tensor:
         """Elementwise floor_divide; arguments broadcast and promote as torch's."""
+    def fmax(self, other: Number) -> Tensor:
+        """``fg.maximum(x, y)``, but NaN only where both are."""
+    def fmin(self, other: Number) -> Tensor:
+        """``fg.minimum(x, y)``, but NaN only where both are."""
     def fmod(self, b: Number, /) -> Tensor:
         """Elementwise fmod; arguments broadcast and promote as torch's."""
     def frac(self) -> Tensor:
         """``x - fg.trunc(x)``."""
-    def gather(self, dim: builtins.int, index: Number) -> Tensor:
-        """``fg.take_along_axis(x, i, axis)``."""
+    def gather(self, dim: builtins.int | Sequence[builtins.int], index: Number, *, sparse_grad: builtins.bool = False) -> Tensor:
+        """``fg.ops.gather``."""
     def ge(self, b: Number, /) -> Tensor:
         """Elementwise ge; arguments broadcast and promote as torch's."""
+    def ger(self, vec2: Number) -> Tensor:
+        """``x[:, None] * y``."""
     def greater(self, other: Number) -> Tensor:
         """``fg.gt(x, y)``."""
     def greater_equal(self, other: Number) -> Tensor:
@@ -293,10 +393,10 @@ class Tensor:
         """``fg.where(x == 0, y, x > 0)``."""
     def hypot(self, b: Number, /) -> Tensor:
         """sqrt(a^2 + b^2) without overflow."""
-    def index_add(self, dim: builtins.int, index: Number, source: Number, *, alpha: Number = 1) -> Tensor:
-        """``fg.index_add(x, axis, i, source)``."""
-    def index_copy(self, dim: builtins.int, index: Number, source: Number) -> Tensor:
-        """``fg.index_copy(x, axis, i, source)``."""
+    def index_add(self, dim: builtins.int | Sequence[builtins.int], index: Number, source: Number, *, alpha: Number = 1) -> Tensor:
+        """``fg.ops.index_add``."""
+    def index_copy(self, dim: builtins.int | Sequence[builtins.int], index: Number, source: Number) -> Tensor:
+        """``fg.ops.index_copy``."""
     def index_fill(self, dim: builtins.int, index: Number, value: Number) -> Tensor:
         """``fg.scatter(x, axis, i, value)``, with ``i`` of one dimension."""
     def index_reduce(
@@ -309,12 +409,18 @@ class Tensor:
         include_self: builtins.bool = True,
     ) -> Tensor:
         """``fg.scatter_reduce(x, axis, i, source, "amax")``, with ``i`` of one dimension."""
-    def index_select(self, dim: builtins.int, index: Number) -> Tensor:
-        """``fg.take(x, i, axis)``."""
+    def index_select(self, dim: builtins.int | Sequence[builtins.int], index: Number) -> Tensor:
+        """``fg.ops.index_select``."""
+    def inner(self, other: Number) -> Tensor:
+        """``x @ y.mT``; of vectors ``x @ y``."""
     def int(self) -> Tensor:
         """``x.to(fg.int32)``."""
     def is_floating_point(self) -> builtins.bool:
         """``x.dtype.is_float``."""
+    def is_signed(self) -> Tensor:
+        """``x.dtype.is_signed``."""
+    def isclose(self, other: Number, rtol: builtins.float = 1e-05, atol: builtins.float = 1e-08, equal_nan: builtins.bool = False) -> Tensor:
+        """``fg.abs(x - y) <= atol + rtol * fg.abs(y)``, or equal."""
     def isfinite(self) -> Tensor:
         """Elementwise isfinite; arguments broadcast and promote as torch's."""
     def isinf(self) -> Tensor:
@@ -325,6 +431,10 @@ class Tensor:
         """``x == -math.inf``."""
     def isposinf(self) -> Tensor:
         """``x == math.inf``."""
+    def isreal(self) -> Tensor:
+        """True everywhere: there are no complex numbers."""
+    def ldexp(self, other: Number) -> Tensor:
+        """``x * 2 ** y``."""
     def le(self, b: Number, /) -> Tensor:
         """Elementwise le; arguments broadcast and promote as torch's."""
     def left_shift(self, b: Number, /) -> Tensor:
@@ -352,6 +462,21 @@ class Tensor:
     def log_softmax(self, *, dim: builtins.int = -1, dtype: DTypeLike | None = None) -> Tensor: ...
     def logaddexp(self, other: Number) -> Tensor:
         """``fg.maximum(x, y) + fg.log1p(fg.exp(-fg.abs(x - y)))``."""
+    def logaddexp2(self, other: Number) -> Tensor:
+        """``fg.maximum(x, y) + fg.log2(1 + fg.exp2(-fg.abs(x - y)))``."""
+    @overload
+    def logcumsumexp(self, axis: builtins.int = -1, *, reverse: builtins.bool = False) -> Tensor:
+        """y[i] = log(exp(x[0]) + ... + exp(x[i])) along ``axis``; from the last element if ``reverse``.
+
+        Sums are kept relative to the largest element so far, so that nothing overflows. No gradient flows where y is
+        infinite. Source: torch.logcumsumexp.
+
+        Raises:
+            ShapeError: there is no such dimension.
+            DeclarationError: it is in groups (fg.unflatten).
+        """
+    @overload
+    def logcumsumexp(self, *, dim: builtins.int = -1, reverse: builtins.bool = False) -> Tensor: ...
     def logical_and(self, b: Number, /) -> Tensor:
         """Elementwise logical_and; arguments broadcast and promote as torch's."""
     def logical_not(self) -> Tensor:
@@ -412,8 +537,14 @@ class Tensor:
         """``x * y``."""
     def mv(self, other: Number) -> Tensor:
         """``x @ y``."""
+    def mvlgamma(self, p: builtins.int) -> Tensor:
+        """``p * (p - 1) / 4 * log(pi) + the sum of fg.lgamma(x - i / 2)``."""
     def nan_to_num(self, nan: builtins.float | None = None, posinf: builtins.float | None = None, neginf: builtins.float | None = None) -> Tensor:
         """``fg.where(fg.isnan(x), nan, ...)``."""
+    def nanmean(self, dim: Any = None, keepdim: builtins.bool = False, *, dtype: Any = None) -> Tensor:
+        """``fg.sum(fg.where(fg.isnan(x), 0, x), axis) / fg.sum(~fg.isnan(x), axis)``."""
+    def nansum(self, dim: Any = None, keepdim: builtins.bool = False, *, dtype: Any = None) -> Tensor:
+        """``fg.sum(fg.where(fg.isnan(x), 0, x), axis)``."""
     def narrow(self, dim: builtins.int, start: builtins.int, length: builtins.int) -> Tensor:
         """``x[..., start : start + length]``."""
     def ndimension(self) -> builtins.int:
@@ -426,6 +557,14 @@ class Tensor:
         """``-x``."""
     def nelement(self) -> builtins.int:
         """``fg.size(x)``."""
+    def new_full(self, size: Sequence[builtins.int], fill_value: Number, *, dtype: Any = None, **placed: Any) -> Tensor:
+        """``fg.full(shape, value)`` of the dtype of ``x``."""
+    def new_ones(self, *size: Any, dtype: Any = None, **placed: Any) -> Tensor:
+        """``fg.ones(shape)`` of the dtype of ``x``."""
+    def new_tensor(self, data: Any, *, dtype: Any = None, **placed: Any) -> Tensor:
+        """A number as a tensor of the dtype of ``x``."""
+    def new_zeros(self, *size: Any, dtype: Any = None, **placed: Any) -> Tensor:
+        """``fg.zeros(shape)`` of the dtype of ``x``."""
     @overload
     def norm(self, ord: builtins.float | str | None = 2, axis: Axis = None, keepdims: builtins.bool = False) -> Tensor:
         """(sum |x|^ord)^(1/ord) over ``axis``; the largest |x| for infinity, the smallest for -infinity, the number of
@@ -437,6 +576,8 @@ class Tensor:
         """``fg.ne(x, y)``."""
     def numel(self) -> builtins.int:
         """``fg.size(x)``."""
+    def outer(self, vec2: Number) -> Tensor:
+        """``x[:, None] * y``."""
     def permute(self, *order: Any, dims: Sequence[builtins.int] | None = None) -> Tensor:
         """``x`` with its dimensions in another order."""
     def polygamma(self, input: Number) -> Tensor:
@@ -457,38 +598,62 @@ class Tensor:
     def prod(self, *, dim: Axis = None, keepdim: builtins.bool = False, dtype: DTypeLike | None = None) -> Tensor: ...
     def rad2deg(self) -> Tensor:
         """``x * (180 / pi)``."""
+    def ravel(self) -> Tensor:
+        """``fg.flatten(x)``."""
     def reciprocal(self) -> Tensor:
         """``1 / x``."""
     def relu(self) -> Tensor:
         """``fg.ops.relu``."""
     def remainder(self, b: Number, /) -> Tensor:
         """Sign of the divisor (Python's %)."""
+    def repeat(self, *repeats: Any) -> Tensor:
+        """``fg.take(x, fg.arange(k * n) % n, axis)``."""
+    def repeat_interleave(self, repeats: Any, dim: builtins.int | None = None, *, output_size: builtins.int | None = None) -> Tensor:
+        """``fg.take(x, fg.arange(k * n) // k, axis)``, for an int."""
     def reshape(self, *shape: Any) -> Tensor:
         """``fg.unflatten`` and ``fg.flatten``, where dimensions are only taken apart and put together again."""
+    def reshape_as(self, other: Number) -> Tensor:
+        """``x.reshape(y.shape)``."""
+    def resolve_conj(self) -> Tensor:
+        """``x``: there are no complex numbers."""
+    def resolve_neg(self) -> Tensor:
+        """``x``: there are no complex numbers."""
     def right_shift(self, b: Number, /) -> Tensor:
         """Elementwise right_shift; arguments broadcast and promote as torch's."""
     def roll(self, shifts: builtins.int | Sequence[builtins.int], dims: builtins.int | Sequence[builtins.int] | None = None) -> Tensor:
-        """``fg.concat([x[..., -n:], x[..., :-n]])``."""
+        """``fg.ops.roll``."""
+    def rot90(self, k: builtins.int = 1, dims: Sequence[builtins.int] = ...) -> Tensor:
+        """Turned in a plane: two dimensions exchanged, one of them in the other order."""
     def round(self, *, decimals: builtins.int = 0) -> Tensor:
         """``fg.round(x)``."""
     def rsqrt(self) -> Tensor:
         """Elementwise rsqrt; arguments broadcast and promote as torch's."""
     def scatter(
         self,
-        dim: builtins.int,
+        dim: builtins.int | Sequence[builtins.int],
         index: Number,
         src: Number | None = None,
         *,
         value: Number | None = None,
         reduce: str | None = None,
     ) -> Tensor:
-        """``fg.scatter(x, axis, i, source)``; with ``reduce`` it is combined: "add" or "multiply"."""
-    def scatter_add(self, dim: builtins.int, index: Number, src: Number) -> Tensor:
-        """``fg.scatter_add(x, axis, i, source)``."""
-    def scatter_reduce(self, dim: builtins.int, index: Number, src: Number, reduce: str, *, include_self: builtins.bool = True) -> Tensor:
-        """``fg.scatter_reduce(x, axis, i, source, "amax")``."""
+        """``fg.ops.scatter``."""
+    def scatter_add(self, dim: builtins.int | Sequence[builtins.int], index: Number, src: Number) -> Tensor:
+        """``fg.ops.scatter_add``."""
+    def scatter_reduce(
+        self,
+        dim: builtins.int | Sequence[builtins.int],
+        index: Number,
+        src: Number,
+        reduce: str,
+        *,
+        include_self: builtins.bool = True,
+    ) -> Tensor:
+        """``fg.ops.scatter_reduce``."""
     def select(self, dim: builtins.int, index: builtins.int) -> Tensor:
         """``x[..., index]``."""
+    def select_scatter(self, src: Number, dim: builtins.int, index: builtins.int) -> Tensor:
+        """``x`` with ``y`` in place of ``x[..., i]``."""
     def sgn(self) -> Tensor:
         """``fg.sign(x)``."""
     def short(self) -> Tensor:
@@ -497,12 +662,25 @@ class Tensor:
         """Elementwise sigmoid; arguments broadcast and promote as torch's."""
     def sign(self) -> Tensor:
         """-1, 0 or 1; 0 at NaN, as torch."""
+    def signbit(self) -> Tensor:
+        """``x < 0``, and of -0.0 too."""
     def sin(self) -> Tensor:
         """Elementwise sin; arguments broadcast and promote as torch's."""
+    def sinc(self) -> Tensor:
+        """``fg.sin(pi * x) / (pi * x)``, 1 at 0."""
     def sinh(self) -> Tensor:
         """Elementwise sinh; arguments broadcast and promote as torch's."""
     def size(self, dim: builtins.int | None = None) -> Any:
         """``x.shape``, or one of it."""
+    def slice_scatter(
+        self,
+        src: Number,
+        dim: builtins.int = 0,
+        start: builtins.int | None = None,
+        end: builtins.int | None = None,
+        step: builtins.int = 1,
+    ) -> Tensor:
+        """``x`` with ``y`` in place of ``x[..., start:end:step]``."""
     @overload
     def softmax(self, axis: builtins.int = -1, dtype: DTypeLike | None = None) -> Tensor:
         """exp(x - max) / sum(exp(x - max)) along ``axis``. ``dtype``: what ``x`` is cast to first."""
@@ -551,12 +729,18 @@ class Tensor:
         """``fg.transpose(x, axis, axis)``."""
     def t(self) -> Tensor:
         """``x.mT`` of a matrix."""
-    def take_along_dim(self, indices: Number, dim: builtins.int | None = None) -> Tensor:
-        """``fg.take_along_axis(x, i, axis)``."""
+    def take_along_dim(self, indices: Number, dim: builtins.int | Sequence[builtins.int] | None = None) -> Tensor:
+        """``fg.ops.take_along_dim``."""
     def tan(self) -> Tensor:
         """Elementwise tan; arguments broadcast and promote as torch's."""
     def tanh(self) -> Tensor:
         """Elementwise tanh; arguments broadcast and promote as torch's."""
+    def tensor_split(self, indices_or_sections: builtins.int | Sequence[builtins.int], dim: builtins.int = 0) -> Tensor:
+        """``fg.split(x, count, axis)``, or parts between places; the first ones may be larger."""
+    def tile(self, *dims: Any) -> Tensor:
+        """As ``x.repeat``; dimensions that are not named stay."""
+    def trace(self) -> Tensor:
+        """``fg.sum(fg.where(row == column, x, 0))``."""
     def transpose(self, dim0: builtins.int, dim1: builtins.int) -> Tensor:
         """``fg.transpose(x, axis, axis)``."""
     def tril(self, diagonal: builtins.int = 0) -> Tensor:
@@ -575,6 +759,8 @@ class Tensor:
         """``fg.split(x, count, axis)``, its parts without that dimension."""
     def unflatten(self, dim: builtins.int, sizes: Sequence[builtins.int]) -> Tensor:
         """``fg.unflatten(x, axis, sizes)``."""
+    def unfold(self, dimension: builtins.int, size: builtins.int, step: builtins.int) -> Tensor:
+        """``fg.take(x, step * fg.arange(windows)[:, None] + fg.arange(size), axis)``."""
     def unsqueeze(self, dim: builtins.int) -> Tensor:
         """``fg.expand_dims(x, axis)``."""
     @overload
@@ -603,6 +789,8 @@ class Tensor:
         """``x @ y``."""
     def view(self, *shape: Any) -> Tensor:
         """``fg.unflatten`` and ``fg.flatten``, where dimensions are only taken apart and put together again."""
+    def view_as(self, other: Number) -> Tensor:
+        """``x.reshape(y.shape)``."""
     def where(self, condition: Number, other: Number) -> Tensor:
         """``fg.where(condition, x, y)``."""
     def xlogy(self, b: Number, /) -> Tensor:
@@ -612,6 +800,12 @@ Number: TypeAlias = Tensor | float
 Key: TypeAlias = int | slice | EllipsisType | Tensor | None
 Axis: TypeAlias = int | Sequence[int] | None
 DTypeLike: TypeAlias = DType | str | torch.dtype | np.dtype[Any] | type[object]
+
+class Cumulative(NamedTuple):
+    """What ``cummax`` and ``cummin`` return."""
+
+    values: Tensor
+    indices: Tensor
 
 class HasShape(Protocol):
     """What every library's arrays have, and symbolic tensors do not."""

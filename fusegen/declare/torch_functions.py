@@ -89,18 +89,6 @@ def rsub(input: Like, other: Like, *, alpha: Like = 1) -> Value:
     return elementwise("sub", other, _times(input, alpha))
 
 
-@torchs("cumsum", numpy=["cumsum"])
-def cumsum(input: Like, dim: int | None = None, *, dtype: Any = None) -> Value:
-    """``fg.cumsum(x, axis)``."""
-    value = lift(input)
-    if dim is None and value.ndim > 1:
-        raise DeclarationError(
-            f"{current().where}, cumsum", given=f"no axis of {shape_of(value)}",
-            expected="an axis: a tensor is not seen as flat here", fix="say axis=, or flatten first: fg.flatten(x)",
-        )  # fmt: skip
-    return reductions.cumsum(value, dim or 0, dtype=dtype)
-
-
 def _times(value: Like, alpha: Like) -> Like:
     return value if isinstance(alpha, (int, float)) and alpha == 1 else elementwise("mul", value, alpha)
 
@@ -418,19 +406,6 @@ for _name in ("var", "std"):
 def norm(input: Like, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
     """``fg.norm(x, p, axis)``."""
     return reductions.norm(lift(input) if dtype is None else cast(input, dtype), p, dim, keepdim)
-
-
-@torchs("linalg.norm", numpy=["linalg.norm"])
-def linalg_norm(input: Like, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    """``fg.norm(x, ord, axis)``, of vectors."""
-    value = lift(input) if dtype is None else cast(input, dtype)
-    several = value.ndim > 1 if dim is None else not isinstance(dim, int)
-    if several and ord is not None:
-        raise DeclarationError(
-            f"{current().where}, linalg.norm", given=f"ord={ord!r} of matrices", expected="ord=None, or vectors",
-            fix="name the vectors' dimension: dim=-1",
-        )  # fmt: skip
-    return reductions.norm(value, ord, dim, keepdim)
 
 
 @torchs("count_nonzero", numpy=["count_nonzero"])

@@ -15,12 +15,23 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fusegen.core.errors import DeclarationError
-from fusegen.declare import torch_blocks, torch_indexing, torch_random
+from fusegen.declare import (
+    torch_algebra,
+    torch_arrays,
+    torch_blocks,
+    torch_indexing,
+    torch_made,
+    torch_numbers,
+    torch_random,
+    torch_scans,
+)
 from fusegen.declare.language import TABLE_FUNCTIONS
 from fusegen.declare.torch_functions import DEFINED, Function, TorchFunction, library
 from fusegen.declare.value import Like, current, plain_number
 
-assert torch_blocks and torch_indexing and torch_random  # their definitions are among those below
+# Their definitions are among those below.
+assert torch_algebra and torch_arrays and torch_blocks and torch_indexing and torch_made and torch_numbers
+assert torch_random and torch_scans
 
 # Functions of the language that torch calls otherwise, too, or NumPy does.
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -53,6 +64,7 @@ _NUMPY_TOO = (
 _LIBRARY_NUMPYS = {
     "sum": ("sum",), "mean": ("mean",), "prod": ("prod",), "var": ("var",), "std": ("std",), "amax": ("amax", "max"),
     "amin": ("amin", "min"), "argmax": ("argmax",), "argmin": ("argmin",), "any": ("any",), "all": ("all",),
+    "take_along_dim": ("take_along_axis",),
 }  # fmt: skip
 _LIBRARY_ALIASES = {
     "softmax": ("softmax", "special.softmax", "nn.functional.softmax"),
@@ -68,10 +80,12 @@ _LIBRARY_ALIASES = {
 # Ops of the library below torch itself; all others that torch has are functions of torch.nn.functional.
 _NOT_FUNCTIONAL = (
     "addcdiv", "addcmul", "addmm", "all", "amax", "amin", "any", "argmax", "argmin", "baddbmm", "clamp", "lerp",
-    "mean", "prod", "std", "sum", "var",
+    "mean", "prod", "std", "sum", "var", "gather", "index_add", "index_copy", "index_select", "scatter", "scatter_add",
+    "scatter_reduce", "take_along_dim",
 )  # fmt: skip
 _FUNCTIONAL = (
     "batch_norm", "binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss",
+    "embedding", "embedding_bag",
     "cross_entropy", "elu", "gaussian_nll_loss", "gelu", "glu", "group_norm", "hardsigmoid", "hardswish", "hardtanh",
     "hinge_embedding_loss", "huber_loss", "instance_norm", "kl_div", "l1_loss", "leaky_relu", "linear", "logsigmoid",
     "margin_ranking_loss", "mish", "mse_loss", "multilabel_soft_margin_loss", "nll_loss", "normalize",
@@ -135,6 +149,7 @@ def _by_torch_function() -> dict[Any, TorchFunction]:
             held: Any = torch
             for part in name.split("."):
                 held = getattr(held, part, None)
+            held = torch_made.standing_in.own.get(name, held)  # torch's own, also while a declaration runs
             if held is not None:  # an older torch lacks some
                 found.setdefault(held, entry)
     return found
@@ -165,6 +180,9 @@ def _by_method() -> dict[str, TorchFunction]:
 _NO_METHODS = (
     "cat", "concat", "concatenate", "stack", "where", "zeros_like", "ones_like", "full_like", "rsub", "dropout",
     "rand_like", "randn_like",
+    "atleast_1d", "atleast_2d", "atleast_3d", "hstack", "vstack", "row_stack", "dstack", "column_stack",
+    "broadcast_tensors", "meshgrid", "trapezoid", "trapz", "cumulative_trapezoid", "cdist", "bucketize", "searchsorted",
+    "isin", "einsum", "chain_matmul", "real",
     "var_mean", "std_mean", "layer_norm", "rms_norm", "celu", "selu", "threshold", "cosine_similarity", "is_complex",
 )  # fmt: skip
 
@@ -194,15 +212,17 @@ _NUMPY_DEFAULTS: dict[str, dict[str, Any]] = {"var": {"correction": 0}, "std": {
 _NUMPY_WORDS = {
     "a": "input", "x": "input", "arr": "input", "m": "input", "ary": "tensor", "axis": "dim", "keepdims": "keepdim",
     "ddof": "correction", "a_min": "min", "a_max": "max", "indices_or_sections": "split_size_or_sections",
-    "arrays": "tensors", "axis1": "dim0", "axis2": "dim1", "y": "other",
+    "arrays": "tensors", "axis1": "dim0", "axis2": "dim1", "y": "other", "b": "other",
 }  # fmt: skip
 
 
 def call_numpy(entry: TorchFunction, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function of NumPy's, whose arguments have NumPy's names."""
     name = function.__name__
-    if name in ("concatenate", "where"):  # not written in Python: they have no signature
+    if name in ("concatenate", "where", "dot", "inner"):  # not written in Python: older ones have no signature
         return entry.function(*args, **spelled(kwargs))
+    if name == "einsum":  # its operands have no names, and the order of its products is the language's
+        return entry.function(*args, **{key: value for key, value in kwargs.items() if key != "optimize"})
     bound = inspect.signature(function).bind(*args, **kwargs).arguments
     given = _NUMPY_DEFAULTS.get(name, {}) | {_NUMPY_WORDS.get(key, key): value for key, value in bound.items()}
     no_value = getattr(importlib.import_module("numpy"), "_NoValue", None)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, FusegenError
-from fusegen.core.ir import Op, Operand, Scalar
+from fusegen.core.ir import Op, Operand, Scalar, walk
 from fusegen.declare.axes import AxisVar
 from fusegen.declare.build_op import build_op
-from fusegen.declare.value import Tracer, Value, cast, tracing
+from fusegen.declare.value import FEW_BLOCKS, MOST_BLOCKS, Tracer, Value, cast, tracing
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,17 @@ def trace(
     """
     first = _Trace(name, declared, arguments, codes, autocast, doc)
     try:
-        return first.run(function), first.tracer.reads_sizes
+        op = first.run(function)
+        return _smaller(op, first, function), first.tracer.reads_sizes
     except DeclarationError:
         # The axes of a product's result are those of its factors at first: most ops read better so. Then what is added
         # to the result may make two axes of a factor one: a bias that is added to the columns of x @ w, and to those of
         # its transpose. So the declaration is traced once more, with axes of their own for the results of products.
         if not (first.tracer.met_itself and first.tracer.multiplies):
-            raise
+            found = _without_blocks(first, function)
+            if found is None:
+                raise
+            return found, True
         second = _Trace(name, declared, arguments, codes, autocast, doc, separate_product_axes=True)
         try:
             return second.run(function), second.tracer.reads_sizes
@@ -73,6 +78,34 @@ def trace(
             if not second.tracer.met_itself:
                 raise
         raise
+
+
+def _smaller(op: Op, first: _Trace, function: Callable[[Mapping[str, Any]], Any]) -> Op:
+    """The op, or where slices took its tensors apart in many blocks the same with slices that are read at their places,
+    if that has less to say. Blocks are best where nothing but blocks is computed (a loop over steps); where the whole
+    is as well (``x - x[:, -1:]``, and a norm of it), all of it is computed block by block."""
+    if not first.tracer.has_fine_blocks:
+        return op
+    try:
+        other = replace(first, most_blocks=FEW_BLOCKS).run(function)
+    except DeclarationError:
+        return op
+    return min((op, other), key=_length)
+
+
+def _without_blocks(first: _Trace, function: Callable[[Mapping[str, Any]], Any]) -> Op | None:
+    """An op that is refused for its blocks (two ways along one tensor, blocks of groups), with slices that are read at
+    their places instead; None where it has none, or is refused all the same."""
+    if not first.tracer.divisions:
+        return None
+    try:
+        return replace(first, most_blocks=0).run(function)
+    except FusegenError:
+        return None
+
+
+def _length(op: Op) -> int:
+    return sum(1 for _ in walk([item.expr for item in (*op.statements, *op.outputs)]))
 
 
 @dataclass
@@ -86,6 +119,7 @@ class _Trace:
     autocast: DType | None
     doc: str
     separate_product_axes: bool = False
+    most_blocks: int = MOST_BLOCKS
 
     def __post_init__(self) -> None:
         given = self.arguments
@@ -94,13 +128,16 @@ class _Trace:
         self.tracer = Tracer(
             _where(self.name, self.declared), self.double, codes=self.codes, arguments=frozenset(given),
             constants=constants,
-            separate_product_axes=self.separate_product_axes, began=(_Trace.run.__code__,),
+            separate_product_axes=self.separate_product_axes, most_blocks=self.most_blocks,
+            began=(_Trace.run.__code__,),
         )  # fmt: skip
 
     def run(self, function: Callable[[Mapping[str, Any]], Any]) -> Op:
         """The Op that it declares."""
         tracer, scalars = self.tracer, list[Scalar]()
-        with tracing(tracer), _LocalNames(tracer):
+        from fusegen.declare.torch_made import standing_in  # which is made of the language, and this is below it
+
+        with tracing(tracer), standing_in(), _LocalNames(tracer):
             values = {key: _symbolic(tracer, scalars, key, given, self.double) for key, given in self.arguments.items()}
             values = {key: _autocast(value, self.autocast) for key, value in values.items()}
             try:
@@ -120,10 +157,23 @@ class _Trace:
 
 
 # Where no declaration of a user's is.
-_NOT_USERS = tuple(
-    os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), room, "")
-    for room in ("fusegen", "ops", "nn")
-)
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_NOT_USERS = tuple(os.path.join(_ROOT, room, "") for room in ("fusegen", "ops", "nn"))
+# What of it declares ops, where fusegen is installed.
+_OPS = tuple(os.path.join(_ROOT, "fusegen", room, "") for room in ("ops", "nn"))
+
+
+@functools.cache
+def _is_library(file: str) -> bool:
+    """Whether local variables in this file are no names that whoever declares an op has chosen: those of the language,
+    of torch and NumPy, and of Python's own modules."""
+    if file.startswith(_OPS):
+        return False
+    modules = (sys.modules[name].__file__ for name in ("torch", "numpy") if name in sys.modules)
+    folders = [os.path.join(os.path.dirname(module), "") for module in modules if module]
+    is_installed = "site-packages" in file or "dist-packages" in file  # which may lie below Python's own modules
+    is_pythons = file.startswith(os.path.join(os.path.dirname(os.__file__), "")) and not is_installed
+    return is_pythons or file.startswith((_NOT_USERS[0], *folders))
 
 
 def _with_line(error: FusegenError, codes: set[Any]) -> FusegenError:
@@ -201,7 +251,8 @@ def _autocast(value: Any, dtype: DType | None) -> Any:
 
 
 class _LocalNames:
-    """Reads the local variables of op functions as they return: they name the intermediates (``rstd``)."""
+    """Reads the local variables of op functions, and of functions that these call, as they return: they name the
+    intermediates (``rstd``). What a called function's arguments are has names where it is called."""
 
     def __init__(self, tracer: Tracer) -> None:
         self.tracer = tracer
@@ -218,7 +269,13 @@ class _LocalNames:
             sys.setprofile(self.outer)
 
     def _on_event(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event == "return" and frame.f_code in self.tracer.codes:
-            for local, value in frame.f_locals.items():
-                if isinstance(value, Value):
-                    self.tracer.names[value.expr] = local
+        if event != "return":
+            return
+        code = frame.f_code
+        is_op = code in self.tracer.codes
+        if not is_op and _is_library(code.co_filename):
+            return
+        given = () if is_op else code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        for local, value in frame.f_locals.items():
+            if isinstance(value, Value) and local not in given:
+                self.tracer.names[value.expr] = local

@@ -16,7 +16,22 @@ from fusegen.core.blocks import Joined, Part
 from fusegen.core.casts import converted, rounded
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
-from fusegen.core.ir import DOT, Call, Const, Detail, Expr, Index, Operand, Reduce, Ref, Size, computed_of, const, walk
+from fusegen.core.ir import (
+    DOT,
+    Call,
+    Const,
+    Detail,
+    Expr,
+    Index,
+    Operand,
+    Reduce,
+    Ref,
+    Size,
+    Substitution,
+    computed_of,
+    const,
+    walk,
+)
 from fusegen.declare.axes import AxisVar, Dims, NotNested, are_same, leaves, unite
 from fusegen.declare.table import Function, Kind, lookup
 from fusegen.declare.tensor import Tensor
@@ -44,6 +59,11 @@ class CalledWith:
     names: dict[Expr, str] = field(default_factory=dict)
 
 
+# More blocks than these are not taken apart: each is computed by itself. Slices that make FEW_BLOCKS at most are always
+# blocks; of others it depends on what the op comes to say (declare/trace).
+MOST_BLOCKS, FEW_BLOCKS = 64, 4
+
+
 @dataclass
 class Tracer:
     """What is being recorded: one per trace, current in its thread while the declaration runs."""
@@ -67,6 +87,10 @@ class Tracer:
     met_itself: bool = False
     reads_sizes: bool = False  # The declaration asks for sizes, not only for which of them are 1.
     separate_product_axes: bool = False  # Results of matrix products have other axes than their factors.
+    # Slices of more blocks than a few have been taken; and of how many blocks slices may be: others are read at their
+    # places. Of none: splits are read as well, and what is put together is told apart by position.
+    has_fine_blocks: bool = False
+    most_blocks: int = MOST_BLOCKS
     # Axes of which there are blocks: the axis, that of a block (None of one element), and how many.
     divisions: list[tuple[AxisVar, AxisVar | None, int]] = field(default_factory=list)
     calls: list[CalledWith] = field(default_factory=list)
@@ -76,6 +100,9 @@ class Tracer:
     # What random numbers are drawn of, where the op says that it draws any, and the number of the next draw.
     seed: Value | None = None
     draws: int = 0
+    # Reads and writes whose places are looked at: what an error says of each, and its number.
+    sites: dict[tuple[str, bool], int] = field(default_factory=dict)
+    own_places: bool = False  # Places are the language's own, and not looked at.
     began: tuple[Any, ...] = ()  # Code objects of the trace itself: what is on the stack behind them is its caller's.
 
     def tensors(self) -> list[tuple[str, Dims]]:
@@ -138,6 +165,11 @@ def current() -> Tracer:
             fix="declare an op that contains the expression, or use fg.ops for ready-made ones",
         )
     return tracer
+
+
+def is_tracing() -> bool:
+    """Whether a declaration is running in this thread."""
+    return getattr(_current, "tracer", None) is not None
 
 
 class tracing:
@@ -244,7 +276,13 @@ class Value(Tensor):
         Raises:
             DeclarationError: it is to move to a device.
         """
+        device = options.pop("device", None)
+        args = tuple(arg for arg in args if not isinstance(arg, (bool, AnyDevice)))  # where it is already, and how
+        if device is not None and not isinstance(device, AnyDevice):
+            args = (device, *args)
         first, *_ = (*args, dtype)
+        if first is None and options.get("other") is None and not _is_device(first):
+            return self
         unknown = options.keys() - {"non_blocking", "copy", "memory_format", "other"}
         if unknown or options.get("other", first) is None or _is_device(first):
             raise DeclarationError(
@@ -253,6 +291,11 @@ class Value(Tensor):
             )  # fmt: skip
         wanted = options.get("other", first)
         return cast(self, wanted.dtype if isinstance(wanted, Value) else wanted)
+
+    @property
+    def device(self) -> AnyDevice:
+        """What stands for the device of this call's tensors."""
+        return AnyDevice()
 
     def __len__(self) -> int:
         return self.shape[0] if self.dims else _no_length(self)
@@ -274,6 +317,36 @@ class Value(Tensor):
 
     def __repr__(self) -> str:
         return f"<symbolic {self.dtype} tensor of rank {self.ndim}>"
+
+
+class AnyDevice:
+    """The device of a symbolic tensor: it may be handed on (``device=x.device``), and says nothing of itself, since a
+    declaration is for every device."""
+
+    __slots__ = ()
+
+    def _refuse(self, what: str) -> DeclarationError:
+        return DeclarationError(
+            current().where if is_tracing() else "fusegen", given=f"{what} of a symbolic tensor's device",
+            expected="device=x.device, or nothing: a declaration is for every device",
+            fix="ask the argument, outside the op",
+        )  # fmt: skip
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # other libraries look for their protocols
+            raise AttributeError(name)
+        raise self._refuse(f".{name}")
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, AnyDevice):
+            return True
+        raise self._refuse("a comparison")
+
+    def __hash__(self) -> int:
+        return hash(AnyDevice)
+
+    def __repr__(self) -> str:
+        return "<the device of the call>"
 
 
 Like = Value | bool | int | float
@@ -483,6 +556,50 @@ def broadcast(values: Sequence[Value], what: str, shapes: str = "") -> Dims:
     return tuple(dim.find() if dim else None for dim in dims)
 
 
+def _met_apart(values: Sequence[Value]) -> Sequence[Value]:
+    """The values, positions with axes of their own where they meet themselves: ``i[None] > i[:, None]`` of one arange.
+
+    Positions hold no data, so that each use of them may be along another axis.
+    """
+    rank, at = max(len(value.dims) for value in values), dict[AxisVar, int]()
+    if not any(
+        dim and at.setdefault(dim.find(), position) != position
+        for value in values for position, dim in enumerate(value.dims, start=rank - len(value.dims))
+    ):  # fmt: skip
+        return values
+    at.clear()
+    found = list(values)
+    for number in sorted(range(len(values)), key=lambda number: holds_no_data(values[number])):  # data stays
+        for position in range(rank - len(found[number].dims), rank):
+            dim = found[number].dims[position - rank]
+            if dim and at.setdefault(dim.find(), position) != position and holds_no_data(found[number]):
+                found[number] = along_another(found[number], dim.find())
+                made = found[number].dims[position - rank]
+                assert made is not None
+                at[made] = position
+    return found
+
+
+def holds_no_data(value: Value) -> bool:
+    """Whether it is made of positions, and numbers that are the same everywhere."""
+    tracer = current()
+    return bool(value.dims) and not any(
+        (isinstance(node, Ref) and tracer.axes_of(node)) or isinstance(node, (Part, Joined))
+        for node in walk([value.expr])
+    )
+
+
+def along_another(value: Value, axis: AxisVar) -> Value:
+    """What holds no data along a new axis in the place of ``axis``."""
+    tracer = current()
+    tracer.reads_sizes = True
+    made = AxisVar(axis.size, axis.origin, fixed=True, made=True)  # which no argument need have
+    place = Index(tracer.name_of(made))
+    nodes = [n for n in walk([value.expr]) if isinstance(n, Index) and tracer.sizes[n.axis].find() is axis]
+    dims = tuple(made if dim and dim.find() is axis else dim for dim in value.dims)
+    return Value(Substitution(dict.fromkeys(nodes, place)).of(value.expr), value.dtype, dims, value.weak)
+
+
 def check_sizes(a: AxisVar, b: AxisVar, what: str, shapes: str) -> None:
     """Two dimensions that meet are as long as each other.
 
@@ -556,7 +673,7 @@ def elementwise(name: str, *args: Like, detail: Detail = None) -> Value:
             expected=f"{row.arity}",
             fix="see `fusegen list --functions`",
         )
-    values = [lift(arg) for arg in args]
+    values = _met_apart([lift(arg) for arg in args])
     dims = broadcast(values, name)
     head = values[:1] if row.kind is Kind.SELECT else []
     typed = values[len(head) :]

@@ -10,6 +10,9 @@ arithmetic of elements is told to be done as it is written:
   row when its own direction is taken out of it: nothing, where one element stands alone. A value whose terms cancel has
   few digits that a contraction does not change, so that nothing would become a number as large as the gradient. Here
   the sums that have a product for a term are not contracted.
+
+Kernels of one op call the same functions. Those of an op that is split at matrix products and scans do not, where some
+write halves and others floats: there the functions that such elements call are told apart as well.
 """
 
 from __future__ import annotations
@@ -20,9 +23,10 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from operator import or_
 
 from fusegen.core.casts import is_from_float
-from fusegen.core.ir import Axes, Call, Expr, Op, Output, Reduce, rebuild, walk
+from fusegen.core.ir import SCAN, Axes, Call, Expr, Op, Output, Reduce, is_call, rebuild, walk
+from fusegen.core.scans import axis_of, parts
 from fusegen.core.subexpressions import rewritten
-from fusegen.declare.table import Kind, lookup
+from fusegen.declare.table import AS_WRITTEN, Kind, lookup
 
 # What gives the same bits wherever it is computed: it rounds nothing.
 _EXACT = frozenset({
@@ -36,8 +40,8 @@ _SUMS = frozenset({"sum", "squared_deviation", "prod"})
 _LINEAR = frozenset({"add", "sub", "add_rn", "sub_rn", "neg", "where", "cast", "stop_gradient"})
 # What has no product that a sum could be contracted with, beside what is exact.
 _NO_PRODUCT = _EXACT - {"neg"} | {"add", "sub"}
-# The functions of the table that are done as they are written.
-_AS_WRITTEN = {name: f"{name}_rn" for name in ("add", "sub", "mul", "div")}
+# What a compiler contracts, or does otherwise than it is written.
+_ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
 
 
 def compared_extrema(
@@ -49,23 +53,33 @@ def compared_extrema(
         reduces, outputs: with lets expanded.
         axes: those that each named thing varies along.
     """
+    return _comparisons(reduces, outputs, axes)[0]
+
+
+def _comparisons(
+    reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]]
+) -> tuple[list[Reduce], list[Expr]]:
+    """The same, and what compares them: elements may be written otherwise there, as of a branch that a choice takes."""
     extrema = _computed_extrema(reduces)
     if not extrema:
-        return []
+        return [], []
     bits: dict[Expr, int] = {r.ref: 1 << place for place, r in enumerate(extrema)}  # a set of extrema is a number
     reduced: dict[frozenset[str], int] = {}
     for extremum in extrema:
-        over = frozenset(extremum.over)
+        over = frozenset({axis_of(extremum)} if extremum.kind == SCAN else extremum.over)
         reduced[over] = reduced.get(over, 0) | bits[extremum.ref]
     along, reads, found = Axes(axes), dict[Expr, int](), 0
+    comparisons: list[Expr] = []
     for node in walk([item.expr for item in (*reduces, *outputs)]):
         reads[node] = bits.get(node, 0)
         for child in node.children:
             reads[node] |= reads[child]
         if reads[node] and isinstance(node, Call) and _is_step(node):
-            for over, those in reduced.items():
-                found |= reads[node] & those if along.of(node) & over else 0
-    return [r for r in extrema if bits[r.ref] & found]
+            varying = along.of(node)
+            compared = functools.reduce(or_, [those for over, those in reduced.items() if varying & over], 0)
+            found |= reads[node] & compared
+            comparisons += [node] if reads[node] & compared else []
+    return [r for r in extrema if bits[r.ref] & found], comparisons
 
 
 def _computed_extrema(reduces: Sequence[Reduce]) -> list[Reduce]:
@@ -73,12 +87,22 @@ def _computed_extrema(reduces: Sequence[Reduce]) -> list[Reduce]:
     rounds: dict[Expr, bool] = {}
     found: list[Reduce] = []
     for reduce in reduces:
-        if reduce.kind in ("max", "min"):
-            for node in walk([reduce.expr], rounds):
+        if _is_extremum(reduce):
+            for node in walk(_values(reduce), rounds):
                 own = isinstance(node, Call) and node.dtype.is_float and node.function not in _EXACT
                 rounds[node] = own or any(rounds[child] for child in node.children)
-            found += [reduce] if rounds[reduce.expr] else []
+            found += [reduce] if any(rounds[value] for value in _values(reduce)) else []
     return found
+
+
+def _is_extremum(reduce: Reduce) -> bool:
+    """Whether a reduction is a maximum or a minimum, or all those up to each element."""
+    return (parts(reduce.expr).how.combine if reduce.kind == SCAN else reduce.kind) in ("max", "min")
+
+
+def _values(reduce: Reduce) -> tuple[Expr, ...]:
+    """What a reduction takes."""
+    return parts(reduce.expr).values if reduce.kind == SCAN else (reduce.expr,)
 
 
 def _is_step(node: Call) -> bool:
@@ -169,34 +193,41 @@ def _is_contracted(node: Expr) -> bool:
     for term in node.args:
         while isinstance(term, Call) and term.function == "neg":
             term = term.args[0]
-        if isinstance(term, Call) and term.function not in _NO_PRODUCT and not term.function.endswith("_rn"):
+        if isinstance(term, Call) and term.function not in _NO_PRODUCT and not term.function.endswith(AS_WRITTEN):
             return True
     return False
 
 
-def as_written(op: Op) -> Op:
-    """``op`` with the arithmetic of such elements told apart, everywhere in it."""
-    if not any(isinstance(s, Reduce) and s.kind in ("max", "min", *_SUMS) for s in op.statements):
+def as_written(op: Op, *, split: bool = False) -> Op:
+    """``op`` with the arithmetic of such elements told apart, everywhere in it.
+
+    Args:
+        split: kernels do not know of each other: functions are told apart as well, of what extrema are compared with.
+    """
+    if not any(isinstance(s, Reduce) and (_is_extremum(s) or s.kind in _SUMS) for s in op.statements):
         return op
     reduces, outputs = op.expand()
-    compared = compared_extrema(reduces, outputs, op.axes_of())
-    exact = {node for node in walk([r.expr for r in compared]) if node.dtype.is_float}
+    compared, comparisons = _comparisons(reduces, outputs, op.axes_of())
+    elements = [*comparisons, *(value for r in compared for value in _values(r))]
+    exact = {node for node in walk(elements) if node.dtype.is_float}
+    functions = {node for node in exact if isinstance(node, Call) and lookup(node.function).cuda_half} if split else ()
     exact |= _summed_again(reduces, outputs)
-    return rewritten(op, _Marking(exact).of) if exact else op
+    return rewritten(op, _Marking(exact, functions).of) if exact else op
 
 
 class _Marking:
-    """Expressions in which some calls are done as they are written."""
+    """Expressions in which some calls are done as they are written: the arithmetic of some, the functions of others."""
 
-    def __init__(self, marked: Container[Expr]) -> None:
-        self.marked = marked
+    def __init__(self, arithmetic: Container[Expr], functions: Container[Expr] = ()) -> None:
+        self.arithmetic, self.functions = arithmetic, functions
         self.done: dict[Expr, Expr] = {}
 
     def of(self, expr: Expr) -> Expr:
         """The expression, rewritten."""
         for node in walk([expr], self.done):
             new = rebuild(node, tuple(self.done[child] for child in node.children))
-            if node in self.marked and isinstance(new, Call) and new.function in _AS_WRITTEN:
-                new = Call(_AS_WRITTEN[new.function], new.args, new.dtype, new.detail)
+            is_marked = node in self.functions or (node in self.arithmetic and is_call(node, *_ARITHMETIC))
+            if is_marked and isinstance(new, Call):
+                new = Call(f"{new.function}{AS_WRITTEN}", new.args, new.dtype, new.detail)
             self.done[node] = new
         return self.done[expr]

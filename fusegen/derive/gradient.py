@@ -53,6 +53,7 @@ from fusegen.derive.invariance import without_idle_extrema
 from fusegen.derive.override import declared_gradients, is_linear
 from fusegen.derive.products import adjoint
 from fusegen.derive.reach import reached
+from fusegen.derive.scans import scan_adjoints
 from fusegen.derive.simplify import (
     TIDY,
     Condition,
@@ -131,7 +132,7 @@ class _Reverse:
             self.terms.setdefault(ref, []).append((over, product))
 
     def total(self, ref: Ref, name: str) -> Expr | None:
-        """The accumulated adjoint of ``ref``, its sums turned into Reduce statements."""
+        """The accumulated adjoint of ``ref``, its sums turned into Reduce statements, called ``name``."""
         result: Expr | None = None
         for over, expr in self._grouped(ref):
             term = converted(self._sum(expr, over, name) if over else expr, ref.dtype)
@@ -201,7 +202,7 @@ class _Reverse:
         over &= varying
         if not over:
             return expr
-        return self.reduced("sum", expr, tuple(sorted(over)), f"sum_{name}")
+        return self.reduced("sum", expr, tuple(sorted(over)), name)
 
     def reduced(self, kind: str, expr: Expr, over: tuple[str, ...], name: str) -> Ref:
         """The result of a reduction: the one that there is already, or a new one."""
@@ -232,15 +233,23 @@ class _Reverse:
             self.contribute(side.expr, found, self.along.of(side.expr), wanted)
 
     def through_scan(self, definition: _Definition, wanted: Set[Ref]) -> None:
-        """Add a scan's adjoint, the scan of the cotangent from the other end, to what its value reads."""
-        value, position, reverse = scans.parts(definition.expr)
-        name = definition.label
-        terms = [self._sum(term, late, name) if late else term for late, term in self.terms_of(definition.ref, name)]
-        if terms:
-            back = scans.scanned(reduce_by(add, terms), position, not reverse)
-            along = self.along.of(back)
-            found = selected(self.reduced(SCAN, back, (), f"d_{name}"), self._holding(terms, along - {position.axis}))
-            self.contribute(value, found, along | self.along.of(value), wanted)
+        """Add a scan's adjoint to what its values read."""
+        taken, name, sums = scans.parts(definition.expr), definition.label, f"d_{definition.label}"
+        terms = [self._sum(term, late, sums) if late else term for late, term in self.terms_of(definition.ref, sums)]
+        if not terms:
+            return
+
+        def scan(made: scans.Scanned) -> Expr:
+            stem = name if made.how == replace(taken.how, exclusive=made.how.exclusive) else f"d_{name}"
+            return self.reduced(SCAN, made.expr, (), stem)
+
+        cotangent = reduce_by(add, terms)
+        for value, made in scan_adjoints(taken, definition.ref, cotangent, scan):
+            if any(ref in wanted and ref.dtype.is_float for ref in refs(value)):
+                found = made()
+                along = self.along.of(found) | self.along.of(value)
+                found = selected(found, self._holding(terms, self.along.of(cotangent) - {taken.axis}))
+                self.contribute(value, found, along, wanted)
 
     def _holding_for(self, side: Factor, cotangent: Expr) -> list[Condition]:
         """The conditions without which a product's cotangent is zero for all that an element of a factor is part of.
@@ -258,7 +267,7 @@ class _Reverse:
         linear = is_linear(first)
         given: dict[frozenset[str], dict[int, Expr]] = {}
         for definition, result in zip(call, results, strict=True):
-            name = definition.label
+            name = f"d_{definition.label}"
             for late, term in self.terms_of(definition.ref, name):
                 if late and not (linear and late.isdisjoint(inner)):  # what is declared is of the sum
                     late, term = frozenset(), self._sum(term, late, name)
@@ -370,8 +379,8 @@ def _definitions(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> tuple[
             sides = [side.of((cut(side.expr),)) for side in factors(reduce)]
             found.append(_Definition(reduce.ref, product_of("", sides[0], sides[1], ()).expr, reduce.over, DOT))
         elif reduce.kind == SCAN:
-            value, position, reverse = scans.parts(reduce.expr)
-            found.append(_Definition(reduce.ref, scans.scanned(cut(value), position, reverse), (), SCAN))
+            taken = scans.parts(reduce.expr)
+            found.append(_Definition(reduce.ref, taken.of(*map(cut, taken.values)).expr, (), SCAN))
         else:
             found.append(_Definition(reduce.ref, cut(reduce.expr), reduce.over, reduce.kind))
     return found, [cut(output.expr) for output in outputs]
@@ -470,7 +479,7 @@ def gradient(
     state = _Reverse(op.axes_of(), taken, frozenset(o.name for o in op.operands), free_axis(op))
     state.axes.update({c.name: frozenset(a for a in c.shape if a) for c in cotangents})
     definitions, roots = _definitions(reduces, outputs)
-    state.known = {(d.kind, d.expr, d.over): d.ref for d in definitions if d.over}
+    state.known = {(d.kind, d.expr, d.over): d.ref for d in definitions if d.over or d.kind == SCAN}
     for definition in definitions:
         state.axes[definition.ref.name] = state.along.of(definition.expr) - set(definition.over)
     calls: dict[Any, list[_Definition]] = {}
@@ -484,7 +493,7 @@ def gradient(
         start = converted(cotangent.ref, roots[position].dtype)
         state.contribute(roots[position], start, space, differentiable)
     for definition in reversed(definitions):
-        name = definition.label
+        name = f"d_{definition.label}"
         if definition.kind == DOT:
             terms = [term for _, term in state.terms_of(definition.ref, name)]
             if terms:
@@ -540,7 +549,7 @@ def _names(op: Op, reduces: Sequence[Reduce]) -> set[str]:
 
 def _gradient_output(state: _Reverse, target: Operand, names: GradientNames) -> Output:
     name = names.arguments[target.name]
-    expr = state.total(target.ref, name)
+    expr = state.total(target.ref, f"sum_{name}")
     packed = PackedBlock(names.arguments[target.packed.base], *_place(target.packed)) if target.packed else None
     zero = const(0, target.dtype)
     return Output(name, zero if expr is None else expr, target.dtype, target.shape, packed, target.groups)
@@ -582,7 +591,7 @@ def _close(
     called = {back.of(expr): name for expr, name in state.names.items()} | op.names()
     called |= {output.expr: output.name for output in outputs}
     declared = [back.of(expr) for expr in state.written]
-    tidy = simplify([*(item.expr for item in (*reduces, *results)), *called, *declared], TIDY)
+    tidy = simplify([*(item.expr for item in (*reduces, *results)), *called, *declared], TIDY, along=state.along)
     # What the op says, and what declared gradients do, is computed in the order in which it is written.
     written = set(walk([tidy[item.expr] for item in (*forward, *outputs)])) - loose
     written.update(tidy[expr] for expr in declared)

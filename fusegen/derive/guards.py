@@ -98,15 +98,18 @@ def of_factors(conditions: Sequence[Condition], product: Reduce, given: Set[str]
 
 
 def without_guards(op: Op) -> Op:
-    """``op`` without the selects that `guarded` has put into it, where no derivative is taken any more."""
+    """``op`` without the selects that `guarded` has put into it, where no derivative is taken any more. Not those of a
+    declaration whose condition alone varies along an axis: a reduction over it would have nothing to reduce."""
     if not any(map(same_either_way, walk([item.expr for item in (*op.statements, *op.outputs)]))):
         return op
     done: dict[Expr, Expr] = {}
+    along = Axes(op.axes_of())
 
     def without(root: Expr) -> Expr:
         for node in walk([root], done):
             new = rebuild(node, tuple(done[child] for child in node.children))
-            done[node] = same_either_way(new) or new
+            value = same_either_way(new)
+            done[node] = value if value is not None and along.of(value) >= along.of(new) else new
         return done[root]
 
     return rewritten(op, without)

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from fusegen.core import dtypes
 from fusegen.core.declared import without_declared_gradients
-from fusegen.core.ir import Call, Const, Expr, Op, Operand, const, is_call, walk
-from fusegen.core.subexpressions import introduce_lets
+from fusegen.core.ir import Axes, Call, Const, Expr, Op, Operand, const, is_call, walk
+from fusegen.core.subexpressions import introduce_lets, live_reduces
 from fusegen.declare.table import apply
 from fusegen.derive.guards import same_either_way
 from fusegen.derive.invariance import without_idle_extrema
@@ -220,7 +220,8 @@ def lower(op: Op) -> Op:
     items = [*reduces, *outputs]
     half = op.is_half
     rules = HALF_RULES if half else RULES
-    first = simplify([item.expr for item in items], rules)
+    along = Axes(op.axes_of())
+    first = simplify([item.expr for item in items], rules, along=along)
     roots = [first[item.expr] for item in items]
     sharing = _sharing(roots, op.operands, half=half)
     second = simplify(roots, sharing)
@@ -230,7 +231,7 @@ def lower(op: Op) -> Op:
     names = op.names()
     for output in outputs:
         names.setdefault(output.expr, output.name)
-    simple = simplify(names, rules)
+    simple = simplify(names, rules, along=along)
     shared = simplify(simple.values(), sharing)
     renamed: dict[Expr, str] = {
         new: name for expr, name in names.items() if isinstance(new := shared[simple[expr]], Call)
@@ -238,5 +239,5 @@ def lower(op: Op) -> Op:
     taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs)}
     new_reduces = [replace(r, expr=e) for r, e in zip(reduces, exprs, strict=False)]
     new_outputs = [replace(o, expr=e) for o, e in zip(outputs, exprs[len(reduces) :], strict=True)]
-    statements, bound = introduce_lets(new_reduces, new_outputs, renamed, taken)
+    statements, bound = introduce_lets(live_reduces(new_reduces, new_outputs), new_outputs, renamed, taken)
     return op.with_statements(statements, bound)

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from fusegen.core import scans
 from fusegen.core.casts import converted
 from fusegen.core.declared import Declared
 from fusegen.core.ir import SCAN, Call, Const, Expr, Op, Reduce, Ref, Size, const, expr_axes, rebuild, substitute, walk
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import factors, products, renamed_axes
-from fusegen.core.scans import axis_of
 from fusegen.declare.reductions import of_one, repeated
 from fusegen.derive.simplify import is_zero
 
 Fold = Callable[[Reduce], Ref]
 # Zero where an argument is.
-_NOTHING_OF_NOTHING = ("neg", "cast", "stop_gradient", "mul", "factor", "scanned")
+_NOTHING_OF_NOTHING = ("neg", "cast", "stop_gradient", "mul", "factor")
 # Zero at zero, of one argument, as what counts a gradient's sign or bends it.
 _ZERO_AT_ZERO = frozenset({
     "abs", "sign", "round", "floor", "ceil", "trunc", "sqrt", "sin", "tan", "asin", "atan", "sinh", "tanh", "asinh",
@@ -87,7 +87,7 @@ def declared_gradients(
 def _mixed(reduce: Reduce) -> frozenset[str]:
     """The axes along which elements of a reduction's result are of others of what it reduces."""
     if reduce.kind == SCAN:
-        return frozenset({axis_of(reduce)})
+        return frozenset({scans.axis_of(reduce)})
     if reduce.kind != DOT:
         return frozenset(reduce.over)
     pairs = [pair for side in factors(reduce) for pair in side.renames]  # what is called otherwise is another element
@@ -121,8 +121,11 @@ def _degree(node: Expr, args: Sequence[int | None]) -> int | None:
     if not any(args):
         return 0
     match node, args:
-        case Call("neg" | "stop_gradient" | "scanned"), _:
+        case Call("neg" | "stop_gradient"), _:
             return 1
+        case Call("scanned" | "recurrence"), _:
+            is_linear = node.function == "recurrence" or scans.parts(node).how.combine == "sum"
+            return 1 if is_linear and not any(args[:-2]) else None
         case Call("cast"), _:
             return None if node.detail else 1
         case Call("add" | "sub"), (1, 1):
@@ -182,10 +185,18 @@ def _is_zero_at_zero(node: Call, args: Sequence[Expr | None]) -> bool:
     return all(arg is None or (isinstance(arg, Const) and sign * float(arg.value) >= 0) for sign, arg in limits)
 
 
+def _is_zero_of_zeros(scanned: Call) -> bool:
+    """Whether a scan of zeros is zeros. An exclusive product begins with one."""
+    how = scans.parts(scanned).how
+    return how.combine not in ("prod", "max", "min") or not how.exclusive
+
+
 def _left(node: Expr, args: list[Expr | None]) -> Expr | None:
     """What is left of ``node`` if some of its arguments are zero (None)."""
     if isinstance(node, Call) and None in args:
         if node.function in _NOTHING_OF_NOTHING or (node.function == "div" and args[0] is None):
+            return None
+        if node.function in ("scanned", "recurrence") and args[-2] is None and _is_zero_of_zeros(node):
             return None
         if _is_zero_at_zero(node, args) or (isinstance(node, Declared) and args[0] is None):
             return None

@@ -13,7 +13,7 @@ from functools import reduce as reduce_by
 from fusegen.core.casts import is_between_floats
 from fusegen.core.declared import Declared
 from fusegen.core.dtypes import bool_
-from fusegen.core.ir import Call, Const, Expr, const, is_call, rebuild, substitute, walk
+from fusegen.core.ir import Axes, Call, Const, Expr, const, is_call, rebuild, substitute, walk
 from fusegen.declare.table import apply, lookup
 
 Rule = Callable[[Call], "Expr | None"]
@@ -249,20 +249,24 @@ TIDY: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
-def simplify(roots: Iterable[Expr], rules: tuple[Rule, ...], known: dict[Expr, Expr] | None = None) -> dict[Expr, Expr]:
+def simplify(
+    roots: Iterable[Expr], rules: tuple[Rule, ...], known: dict[Expr, Expr] | None = None, along: Axes | None = None
+) -> dict[Expr, Expr]:
     """Each root rewritten by ``rules`` to a fixed point.
 
     Args:
         known: results of earlier calls with the same rules, to which those of this one are added.
+        along: what values vary along. No value becomes one that lacks an axis of it then: where(c, a, a) stays where
+            c alone varies along one, over which there may be a reduction already.
     """
     done = {} if known is None else known
     roots = list(roots)
     for root in roots:
-        _simplify(root, rules, done)
+        _simplify(root, rules, done, along)
     return {root: done[root] for root in roots}
 
 
-def _simplify(root: Expr, rules: tuple[Rule, ...], done: dict[Expr, Expr]) -> None:
+def _simplify(root: Expr, rules: tuple[Rule, ...], done: dict[Expr, Expr], along: Axes | None) -> None:
     stack, begun = [root], {root}
     while stack:
         node = stack[-1]
@@ -273,7 +277,8 @@ def _simplify(root: Expr, rules: tuple[Rule, ...], done: dict[Expr, Expr]) -> No
             continue
         new = node if node in done else rebuild(node, tuple(done[child] for child in node.children))
         if new not in done and isinstance(new, Call):
-            better = next((better for rule in rules if (better := rule(new)) is not None), new)
+            forms = (form for rule in rules if (form := rule(new)) is not None)
+            better = next((form for form in forms if along is None or along.of(form) >= along.of(new)), new)
             if better is not new and better not in done and better not in begun:
                 stack.append(better)
                 begun.add(better)

@@ -33,10 +33,11 @@ from fusegen.core.ir import (
     substitute_all,
     walk,
 )
-from fusegen.core.one_term import gathered
+from fusegen.core.one_term import reads
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import biases, factors, stored_as
 from fusegen.core.subexpressions import introduce_lets, live_reduces, rewritten, safe_name
+from fusegen.core.within import unreported
 from fusegen.derive.exact import compared_extrema, summed_for_another
 from fusegen.derive.gradient import gradient
 from fusegen.derive.guards import guarded, guards, of_factors
@@ -67,9 +68,8 @@ class Training:
 
     def backward(self, given: Sequence[int]) -> Op:
         """The backward for the outputs that have a cotangent (positions in ``forward.outputs``)."""
-        return _reading_saved(
-            gradient(self.forward, self.wanted, given), self.saved, sums_of_exponentials(self.forward)
-        )
+        found = gradient(self.forward, self.wanted, given)
+        return unreported(_reading_saved(found, self.saved, sums_of_exponentials(self.forward)))
 
 
 def train(op: Op, wanted: tuple[str, ...]) -> Training:
@@ -170,8 +170,7 @@ def _taken_again(backward: Op) -> set[str]:
 
 def _gathered_again(op: Op) -> set[str]:
     """What is read where a tensor says: the backward reads it there as well, rather than a copy of it."""
-    along, free = Axes(op.axes_of()), {thing.name for thing in (*op.operands, *op.scalars)}
-    return {reduce.name for reduce in op.expand()[0] if gathered(reduce, along, free)}
+    return reads(op)
 
 
 def _readable(op: Op) -> list[Output]:

@@ -49,14 +49,14 @@ def gathering(
     values = Substitution({})
     left: list[Reduce] = []
     for reduce in reduces:
-        reduce = replace(reduce, expr=values.of(reduce.expr))
+        reduce = gatherer.along_fewer(replace(reduce, expr=values.of(reduce.expr)))
         found = gatherer.read(reduce)
         if found is None:
             left.append(reduce)
         else:
             values.put(reduce.ref, found)
-    if not gatherer.found:
-        return op, list(reduces), list(outputs)
+    if left == list(reduces):
+        return op, left, list(outputs)
     return (
         replace(op, operands=(*op.operands, *gatherer.found.values())), left,
         [replace(output, expr=values.of(output.expr)) for output in outputs],
@@ -78,6 +78,21 @@ class _Gatherer:
     def picks(self, reduce: Reduce) -> bool:
         """Whether it has one term, as far as it goes."""
         return gathered(reduce, self.along, self.free, ()) is not None
+
+    def along_fewer(self, reduce: Reduce) -> Reduce:
+        """A sum over several axes with one term along one of them: the sum over the others of what is read there."""
+        if reduce.kind != "sum" or len(reduce.over) < 2:
+            return reduce
+
+        def readers(axis: str) -> int:
+            return sum(axis in self.along.of(ref) for ref in refs(reduce.expr))
+
+        for axis in sorted(reduce.over, key=readers):
+            rest = tuple(other for other in reduce.over if other != axis)
+            found = self.read(replace(reduce, over=(axis,)))
+            if found is not None and set(rest) <= self.along.of(found):
+                return self.along_fewer(replace(reduce, expr=found, over=rest))
+        return reduce
 
     def read(self, reduce: Reduce) -> Expr | None:
         """What a sum with one term is, read where it stands."""

@@ -24,13 +24,15 @@ from fusegen.core.ir import (
     Substitution,
     names_read,
     refs,
+    transform,
     walk,
 )
 from fusegen.core.subexpressions import ascii_name, introduce_lets
+from fusegen.core.within import merged, sites
 from fusegen.fuse.argreduce import in_one_pass
 from fusegen.fuse.gather import gathering
 from fusegen.fuse.hoist import Hoist
-from fusegen.fuse.kernel import Kernel, kernel_name, read_by
+from fusegen.fuse.kernel import Gathered, Kernel, kernel_name, read_by
 from fusegen.fuse.row_kernel import GROUP_AXIS, SHARE_AXIS, TILE_AXIS, RowKernel, levels
 from fusegen.fuse.rows import Allowed, Fused, fuse, in_order
 from fusegen.fuse.strided_rows import fuse_strided_rows
@@ -133,7 +135,8 @@ def _is_partial(operand: Operand) -> bool:
 def _prepared(op: Op) -> tuple[Op, list[Reduce], list[Output], dict[str, frozenset[str]]]:
     """The expanded op as kernels read it, and the axes of what they read."""
     axes = _all_axes(op)
-    op, reduces, outputs = gathering(op, *_with_positions(op), Axes(axes))
+    op, reduces, outputs = _with_merged_positions(*gathering(op, *_with_positions(op), Axes(axes)))
+    axes |= _axes_of_positions(op, reduces, outputs)
     return op, reduces, outputs, {**axes, **{o.name: frozenset(filter(None, o.shape)) for o in op.operands}}
 
 
@@ -191,6 +194,29 @@ def _with_positions(op: Op) -> tuple[list[Reduce], list[Output]]:
     positions = Substitution(found)
     replaced = [replace(r, expr=positions.of(r.expr)) for r in reduces]
     return replaced, [replace(o, expr=positions.of(o.expr)) for o in outputs]
+
+
+def _with_merged_positions(
+    op: Op, reduces: list[Reduce], outputs: list[Output]
+) -> tuple[Op, list[Reduce], list[Output]]:
+    """The same with one number for where a place stands that is looked at (core/within)."""
+    gathered = [o for o in op.operands if isinstance(o, Gathered)]
+    exprs = [*(item.expr for item in (*reduces, *outputs)), *(place for o in gathered for _, place in o.places)]
+    if not sites(exprs):
+        return op, reduces, outputs
+    new = transform(exprs, merged)
+    operands = [
+        replace(o, places=tuple((axis, new[place]) for axis, place in o.places)) if isinstance(o, Gathered) else o
+        for o in op.operands
+    ]
+    reduces = [replace(r, expr=new[r.expr]) for r in reduces]
+    return replace(op, operands=tuple(operands)), reduces, [replace(o, expr=new[o.expr]) for o in outputs]
+
+
+def _axes_of_positions(op: Op, reduces: Sequence[Reduce], outputs: Sequence[Output]) -> dict[str, frozenset[str]]:
+    places = [place for o in op.operands if isinstance(o, Gathered) for _, place in o.places]
+    found = refs(*(item.expr for item in (*reduces, *outputs)), *places)
+    return {ref.name: frozenset(ref.axes) for ref in found if isinstance(ref, Place)}
 
 
 def _take_along(passes: list[_Pass], elementwise: dict[frozenset[str], list[Output]]) -> None:

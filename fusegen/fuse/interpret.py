@@ -130,14 +130,22 @@ class _Launches(Evaluation):
     def _gathered(self, gathered: Gathered) -> Any:
         """The elements of a tensor at the positions that the kernel's other operands tell; zero where there is none."""
         found = self.memory[gathered.table.name]
-        for axis, where in gathered.places:
-            along, size, place = self.axes.index(axis), self.sizes[axis], self.evaluate(where)
-            if not size:
-                return found.sum(along, keepdim=True) + 0 * place
-            row = self.torch.take_along_dim(*self.torch.broadcast_tensors(found, place.clamp(0, size - 1)), along)
-            row = row.narrow(along, 0, 1)
-            found = self.torch.where((place >= 0) & (place < size), row, self.torch.zeros_like(row))
-        return found
+        places = {self.axes.index(axis): (self.sizes[axis], self.evaluate(where)) for axis, where in gathered.places}
+        if not all(size for size, _ in places.values()):
+            found = found.sum([*places], keepdim=True)
+            return found + sum(0 * place for _, place in places.values())
+        # All at once: a place may vary along the axis that it leads along, or along one that another leads along.
+        at, is_there = [], self.torch.ones((), dtype=self.torch.bool, device=self.device)
+        for dim, own in enumerate(found.shape):
+            if dim in places:
+                size, place = places[dim]
+                is_there = is_there & (place >= 0) & (place < size)
+                at.append(place.clamp(0, size - 1))
+            else:
+                shape = [own if d == dim else 1 for d in range(found.ndim)]
+                at.append(self.torch.arange(own, device=self.device).reshape(shape))
+        element = found[tuple(self.torch.broadcast_tensors(*at))]
+        return self.torch.where(is_there, element, self.torch.zeros_like(element))
 
     def _position(self, position: Position) -> Any:
         """The position in the tensor that these axes make up, slow to fast."""

@@ -22,6 +22,7 @@ from fusegen.core.ir import (
 )
 from fusegen.core.locks import cached_property
 from fusegen.core.subexpressions import ascii_name, safe_name
+from fusegen.core.within import bare
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,11 @@ class Gathered(Operand):
     def reads(self) -> list[Ref]:
         """What tells the positions."""
         return refs(*(place for _, place in self.places))
+
+    @property
+    def told_by(self) -> list[Ref]:
+        """The same without what only reports read: where a place stands."""
+        return refs(*(bare(place) for _, place in self.places))
 
     def step(self, axis: str) -> str:
         """What the distance in memory of two neighbours along an axis is called among the sizes of axes."""

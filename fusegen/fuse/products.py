@@ -12,42 +12,63 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from fusegen.core import dtypes
 from fusegen.core.casts import rounded, unrounded
 from fusegen.core.cuts import is_cut
 from fusegen.core.declared import without_declared_gradients
-from fusegen.core.dtypes import DType
+from fusegen.core.dtypes import DType, float32
 from fusegen.core.ir import (
     SCAN,
     Call,
+    Const,
     Expr,
     Factor,
+    Index,
     Op,
     Operand,
     Output,
+    PackedBlock,
     Reduce,
+    Ref,
+    Size,
     asked_axes,
     call,
     const,
     expr_axes,
     is_call,
     names_read,
+    own_size,
     refs,
     shaped_axes,
     substitute,
+    transform,
+    walk,
     with_carriers,
 )
-from fusegen.core.one_term import scatters
+from fusegen.core.one_term import reads, scatters
 from fusegen.core.products import KIND, biases, stored_as
+from fusegen.core.scans import SUMS, How
 from fusegen.core.scans import parts as scan_parts
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
-from fusegen.core.text import shape_text
+from fusegen.core.text import expr_text, shape_text
+from fusegen.declare.table import Kind, lookup
 from fusegen.derive.exact import as_written
 from fusegen.derive.guards import without_guards
 from fusegen.fuse.rows import in_order
 
+# What scans do with elements, in words.
+SCAN_VERBS = {
+    "sum": "added up", "prod": "multiplied", "max": "maximum", "min": "minimum",
+    "logaddexp": "logsumexp", "affine": "as factors and terms",
+    "segments": "as conditions and terms, added up",
+}  # fmt: skip
 # The kind of a scatter's reduction, as steps have it; and what op are cut at.
 SCATTER = "scatter"
 _CUT = (KIND, SCATTER, SCAN)
+# More blocks than these of one factor are not written one by one.
+MOST_BLOCKS = 16
+# Tensors that a value of a scan is made of as it is read; of more a kernel before makes it.
+_MOST_READ = 3
 
 
 @dataclass(frozen=True)
@@ -84,6 +105,11 @@ class Product:
         """Whether the result is a sum, which may be added to what there is already."""
         return True
 
+    @property
+    def reads(self) -> tuple[Source, ...]:
+        """The tensors that it reads, but for a bias."""
+        return self.left, self.right
+
 
 @dataclass(frozen=True)
 class Scatter(Product):
@@ -106,20 +132,45 @@ class Scatter(Product):
 
 @dataclass(frozen=True)
 class Scan(Product):
-    """``result`` is what stands before each element of ``left`` along an axis, added up.
+    """``result`` has all partial results of ``values`` along an axis.
 
     Attributes:
-        right: ``left``.
+        left, right: the first and the last of ``sources``.
         axis: along which.
-        reverse: what stands behind it instead.
+        how: what is combined, from which end.
+        dtype: what it is computed in.
+        sources: the tensors that are read.
+        values: what is combined, made of elements of these, which are called `element` of their place.
     """
 
     axis: str = ""
-    reverse: bool = False
+    how: How = SUMS
+    dtype: DType = float32
+    sources: tuple[Source, ...] = ()
+    values: tuple[Expr, ...] = ()
+
+    @property
+    def reads(self) -> tuple[Source, ...]:
+        return self.sources
+
+    @property
+    def named_values(self) -> list[Expr]:
+        """What is combined, of elements that are called as their tensors."""
+        reads = {ref.name: ref for ref in refs(*self.values)}
+        names: dict[Expr, Expr] = {}
+        for place, source in enumerate(self.sources):
+            if element(place) in reads:
+                names[reads[element(place)]] = Ref(source.name, reads[element(place)].dtype)
+        return [substitute(value, names) for value in self.values]
 
     @property
     def adds(self) -> bool:
         return False
+
+
+def element(place: int) -> str:
+    """What the values of a scan call the element of a tensor that it reads."""
+    return f"x{place}"
 
 
 def sides(reduce: Reduce) -> tuple[Factor, ...]:
@@ -130,8 +181,8 @@ def sides(reduce: Reduce) -> tuple[Factor, ...]:
 def names_of(step: Op | Product) -> set[str]:
     """What a step reads and writes."""
     if isinstance(step, Product):
-        return {step.result, step.left.name, step.right.name, *filter(None, [step.bias])}
-    return {thing.name for thing in (*step.operands, *step.outputs)}
+        return {step.result, *(source.name for source in step.reads), *filter(None, [step.bias])}
+    return {name for thing in (*step.operands, *step.outputs) for name in (thing.name, thing.base)}
 
 
 def product_text(step: Product) -> str:
@@ -140,8 +191,10 @@ def product_text(step: Product) -> str:
     ``+=`` for one that is added to the products before it.
     """
     if isinstance(step, Scan):
-        way = "from the end" if step.reverse else "from the start"
-        return f"{step.result}{shape_text(step.axes)} = {step.left.name} added up along {step.axis.upper()} {way}"
+        what = " and ".join(map(expr_text, step.named_values))
+        way = " from the end" * step.how.reverse + ", without the element itself" * step.how.exclusive
+        verb = SCAN_VERBS[step.how.combine]
+        return f"{step.result}{shape_text(step.axes)} = {what} {verb} along {step.axis.upper()}{way}"
     if isinstance(step, Scatter):
         result, sign = f"{step.result}{shape_text(step.axes)}", "+=" if step.onto else "="
         where = f"at {step.left.name} along {step.axis.upper()}, over {shape_text(step.over)}"
@@ -188,7 +241,7 @@ class Chain:
         """Results of the op that products alone write and no step reads: what is there already may be added to."""
         ops, multiplied = self.fused_ops, [step for step in self.steps if isinstance(step, Product)]
         used = {thing.name for op in ops for thing in (*op.operands, *op.outputs)}
-        used |= {side.name for step in multiplied for side in (step.left, step.right)}
+        used |= {source.name for step in multiplied for source in step.reads}
         adding = {step.result for step in multiplied if step.adds and not step.bias}
         return frozenset(adding & {output.name for output in self.op.outputs} - used)
 
@@ -207,7 +260,8 @@ def chain(op: Op, *, adds_biases: bool = True) -> Chain | None:
     """
     if not is_cut(op):
         return None
-    op = as_written(without_guards(without_declared_gradients(op)))  # before elements and their extremum come apart
+    # Before elements and their extremum come apart.
+    op = as_written(without_guards(without_declared_gradients(op)), split=True)
     return _Splitter(op, biases(op) if adds_biases else {}).split()
 
 
@@ -218,9 +272,10 @@ class _Splitter:
         self.op, self.biases = op, biases
         self.axes, self.names = op.axes_of(), op.names()
         reduces, self.outputs = op.expand()
-        self.scatters = scatters(op)
+        self.scatters, self.again = scatters(op), reads(op, of_rows=True)  # each step reads them anew
         self.combining = {r.name: r.kind for r in reduces if r.name in self.scatters}
         self.scans = {r.name: scan_parts(r.expr) for r in reduces if r.kind == SCAN}
+        self.scanned: dict[str, tuple[Expr, ...]] = {}
         reduces = [self._scatter(r) if r.name in self.scatters else r for r in reduces]
         reduces = [self._scan(r) if r.name in self.scans else r for r in reduces]
         self.dots = [r for r in reduces if r.kind in _CUT]
@@ -265,11 +320,30 @@ class _Splitter:
         return replace(reduce, kind=SCATTER, expr=call(SCATTER, places, updates, dtype=reduce.expr.dtype))
 
     def _scan(self, reduce: Reduce) -> Reduce:
-        """A scan as a product is, of its value alone."""
-        value, _, _ = self.scans[reduce.name]
+        """A scan as a product is, of the tensors that its values are made of."""
         operands = {operand.ref: operand for operand in self.op.operands}
-        source = Factor(value, operands[value].dtype if value in operands else value.dtype)
-        return replace(reduce, expr=call(SCAN, source, dtype=reduce.expr.dtype))
+        leaves: dict[Expr, Expr] = {}
+        values = []
+        for value in self.scans[reduce.name].values:
+            for leaf in self._read_on_the_way(value) or [value]:
+                leaves.setdefault(leaf, Ref(element(len(leaves)), leaf.dtype))
+            values.append(substitute(value, leaves))
+        self.scanned[reduce.name] = tuple(values)
+        sources = [Factor(leaf, operands[leaf].dtype if leaf in operands else leaf.dtype) for leaf in leaves]
+        return replace(reduce, expr=call(SCAN, *sources, dtype=reduce.expr.dtype))
+
+    def _read_on_the_way(self, value: Expr) -> list[Expr]:
+        """The tensors of which a scan computes a value as it reads elements; none where it is no such value: of few
+        tensors, and whatever their positions are."""
+        numbers = {scalar.name for scalar in self.op.scalars}
+        totals = {total for total, _ in self.biases.values()}  # where there are no such products without their bias
+        nodes = list(walk([value], totals))
+        inner = [child for node in nodes for child in node.children if child in totals]
+        leaves = list(dict.fromkeys([*(node for node in nodes if isinstance(node, Ref)), *inner]))
+        if not 0 < len(leaves) <= _MOST_READ or any(leaf.name in numbers for leaf in refs(*leaves)):
+            return []
+        made = [node for node in nodes if not isinstance(node, (Ref, Const))]
+        return leaves if all(isinstance(node, Call) and _is_elementwise(node) for node in made) else []
 
     def _stored_as(self, dot: Reduce) -> DType:
         """The dtype in which a product's result lies in memory: a scatter's is rounded to that of the result of the op
@@ -363,9 +437,26 @@ class _Splitter:
             home = self._home({side.expr}, side.stored, axes)
             if home is None:
                 home = self._intermediate(self.names.get(side.expr, "factor"), side.stored, axes)
-                written.append(Output(home.name, side.expr, home.dtype, home.shape))
+                written += self._in_blocks(Output(home.name, side.expr, home.dtype, home.shape))
             self.stored[key] = home
         return written
+
+    def _in_blocks(self, output: Output) -> list[Output]:
+        """An output as its blocks along an axis of constant size, each element of which says what it is by its number:
+        so the gradients of gates are written side by side by the pass that computes them."""
+        for place, axis in enumerate(output.shape):
+            count = own_size(axis) if axis else None
+            if axis and count and 1 < count <= MOST_BLOCKS and _is_numbered(output.expr, axis, self.axes):
+                shape = (*output.shape[:place], None, *output.shape[place + 1 :])
+                blocks = []
+                for index in range(count):
+                    packed = PackedBlock(output.name, place, index, count)
+                    name = safe_name(f"{output.name}_{index}", self.taken)
+                    self.taken.add(name)
+                    expr = at_number(output.expr, axis, index)
+                    blocks.append(replace(output, name=name, expr=expr, shape=shape, packed=packed))
+                return blocks
+        return [output]
 
     def _found(self, side: Factor) -> Operand | None:
         """The tensor that a factor is: an argument, a product's result, or one that a step has written."""
@@ -382,7 +473,7 @@ class _Splitter:
         needed = {ref.name for ref in refs(*later)}
         found = []
         for reduce in self.reduces:
-            if reduce.ref in self.stored:  # it is a product's factor, and written as such
+            if reduce.ref in self.stored or reduce.name in self.again:  # it is a product's factor, and written as such
                 continue
             if self.level[reduce.name] == level and reduce.name in needed:
                 shape = in_order(self.axes[reduce.name])
@@ -398,7 +489,8 @@ class _Splitter:
             if self._level(expr) < level + (expr in self.multiplied):
                 values[expr] = values[rounded(expr, operand.dtype)] = operand.ref
         outputs = [replace(o, expr=substitute(o.expr, values)) for o in results]
-        mine = [replace(r, expr=substitute(r.expr, values)) for r in self.reduces if self.level[r.name] == level]
+        here = [r for r in self.reduces if self.level[r.name] == level or r.name in self.again]
+        mine = [replace(r, expr=substitute(r.expr, values)) for r in here if self.level[r.name] <= level]
         mine = live_reduces(mine, outputs)
         read = names_read([*mine, *outputs]) - {reduce.name for reduce in mine}
         given = {o.name: o for o in (*self.op.operands, *self.stored.values())}.values()
@@ -424,9 +516,11 @@ class _Splitter:
             sources.append(Source(found.name, side.renames))
         axes = tuple(axis for axis in result.shape if axis)
         if dot.name in self.scans:
-            _, position, reverse = self.scans[dot.name]
-            (source,) = sources
-            return Scan(result.name, source, source, axes, (), axis=position.axis, reverse=reverse)
+            taken = self.scans[dot.name]
+            return Scan(
+                result.name, sources[0], sources[-1], axes, (), axis=taken.axis, how=taken.how, dtype=dot.expr.dtype,
+                sources=tuple(sources), values=self.scanned[dot.name],
+            )  # fmt: skip
         if dot.name in self.scatters:
             axis = self.scatters[dot.name][0]
             kind = self.combining[dot.name]
@@ -434,6 +528,39 @@ class _Splitter:
             return Scatter(result.name, sources[0], sources[1], axes, dot.over, onto, axis=axis, kind=kind)
         bias = self.biases[dot.name][1] if dot.name in self.biases else ""
         return Product(result.name, sources[0], sources[1], axes, dot.over, result.name in begun, bias)
+
+
+def _is_numbered(expr: Expr, axis: str, axes: Mapping[str, frozenset[str]]) -> bool:
+    """Whether an expression varies along an axis because it compares its position with constants, and not otherwise."""
+    nodes = list(walk([expr]))
+    asking = [node for node in nodes if Index(axis) in node.children]
+    along = [node for node in nodes if isinstance(node, Ref) and axis in axes.get(node.name, ())]
+    compares = all(is_call(node, "eq") and any(isinstance(e, Const) for e in node.children) for node in asking)
+    return bool(asking) and compares and not along and Size(axis) not in nodes
+
+
+def at_number(expr: Expr, axis: str, number: int) -> Expr:
+    """An expression at one position of an axis with which it compares constants, without what is not chosen there."""
+
+    def rule(node: Expr) -> Expr:
+        match node:
+            case Index() if node.axis == axis:
+                return const(number, dtypes.int64)
+            case Call("eq", (Const() as a, Const() as b)):
+                return const(a.value == b.value, dtypes.bool_)
+            case Call("where", (Const() as condition, a, b)):
+                return a if condition.value else b
+            case Call("add", (Const() as zero, other)) | Call("add", (other, Const() as zero)) if not zero.value:
+                return other
+        return node
+
+    return transform([expr], rule)[expr]
+
+
+def _is_elementwise(node: Call) -> bool:
+    """Whether a function of the table's own is of elements, wherever they stand."""
+    row = lookup(node.function)
+    return row.builtin and row.kind is not Kind.DRAW and not isinstance(node, Factor)
 
 
 def _key(side: Factor) -> Expr:

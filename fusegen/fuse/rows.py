@@ -424,7 +424,8 @@ def _kernel(
     level = levels(rows)
     ordered = sorted(rows, key=lambda r: level[r.name])
     reduces = [*ordered, *columns, *segments]
-    statements, bound = introduce_lets(reduces, [*pointwise, *ends, *shares], names, taken, segments)
+    once_a_row = hoist.fixed([item.expr for item in (*reduces, *pointwise)])
+    statements, bound = introduce_lets(reduces, [*pointwise, *ends, *shares], names, taken, segments, once_a_row)
     lets = [s for s in statements if isinstance(s, Let)]
     needed = Needed(statements)
     depth: dict[str, int] = {**level}

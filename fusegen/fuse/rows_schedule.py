@@ -10,9 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import ClassVar
 
 from fusegen.core.ir import Let
 from fusegen.core.monoids import BY_KIND
+from fusegen.fuse.choices import KernelChoices, powers
 from fusegen.fuse.finish import finish_of
 from fusegen.fuse.reuse import reused
 from fusegen.fuse.row_kernel import GROUP_AXIS, SHARE_AXIS, TILE_AXIS, RowKernel, row_cost
@@ -49,7 +51,7 @@ BYTES_AHEAD, ELEMENTS_AHEAD = 64, 32
 # for rows that a kernel can declare. EXCHANGED: bytes that it needs for exchanging partial results.
 STAGED_FROM, STATIC, EXCHANGED = 64, 44 * 1024, 4 * 1024
 # Where alignment would leave vectors of fewer bytes than this, rows are read in full vectors instead, which begin at
-# each row's first aligned address (`Schedule.unaligned`).
+# each row's first aligned address (`RowSchedule.unaligned`).
 NARROW_VECTOR_BYTES = 8
 # Bytes of a row whose only reductions are uncoupled ones with nothing behind them. Shorter ones are reduced by a thread
 # each if they are many, longer ones by many blocks (fuse/schedule).
@@ -76,6 +78,8 @@ MOST_RAW, MOST_SUMS = 256, 256
 # Most threads of a block that has a row to itself, of one in a cluster, and where even the largest cluster needs more.
 ONE_BLOCK_THREADS, CLUSTER_BLOCK_THREADS = 256, 256
 MOST_BLOCK_THREADS = 1024
+# Most threads of a cluster that is chosen instead of a schedule's own: its blocks must fit one GPC together.
+MOST_CLUSTER_THREADS = 16 * CLUSTER_BLOCK_THREADS
 # Most threads of a persistent block that keeps sums over rows and stages rows in shared memory: one block on each
 # multiprocessor.
 PERSISTENT_BLOCK_THREADS = 512
@@ -109,6 +113,47 @@ class Chip:
         return self.cluster > 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class RowSchedule(Schedule):
+    """A row is read once and stays on chip until nothing needs it.
+
+    Args:
+        vectors_per_thread: vectors of a row that a thread holds of each operand.
+        exact: every thread has elements in all of them.
+        rows: rows that a block takes at a time (blockDim.y).
+        cluster: blocks that share a row.
+        slices: the loops that number slices. A block's rows are all of one slice, which blockIdx.z tells.
+        persistent: a block loops over several rows, and keeps sums over them.
+        prefetch: it reads the next row before it computes the present one.
+        staged: rows are staged in shared memory, rather than in registers.
+        dynamic: bytes of shared memory that the kernel is launched with.
+        unaligned: rows need not begin at an aligned address: single elements before the first vector and behind the
+            last.
+        chunked: a row is read in chunks, and no chunk is kept.
+        split: blocks that share a row leave parts of its sums for a second kernel.
+        reused: intermediates that a thread keeps from one traversal of a row to the next.
+        threads_per_segment: threads that add up one segment of a row (fuse/segments).
+    """
+
+    template: ClassVar[str] = "rows"
+
+    exact: bool
+    vectors_per_thread: int = 1
+    rows: int
+    cluster: int = 1
+    slices: int
+    persistent: bool
+    prefetch: bool = False
+    staged: bool = False
+    dynamic: int = 0
+    unaligned: bool
+    chunked: bool
+    split: bool = False
+    finish: str = "thread"
+    reused: tuple[str, ...] = ()
+    threads_per_segment: int
+
+
 @dataclass(frozen=True)
 class _Shape:
     """Threads, vectors a thread, and blocks for one row; rows side by side in a block.
@@ -124,8 +169,8 @@ class _Shape:
 
 
 def schedule_rows(
-    kernel: RowKernel, sizes: Mapping[str, int], given: Mapping[str, Buffer], chip: Chip
-) -> tuple[Schedule, Launch] | None:
+    kernel: RowKernel, sizes: Mapping[str, int], given: Mapping[str, Buffer], chip: Chip, choices: KernelChoices
+) -> tuple[RowSchedule, Launch] | None:
     """How to walk, or None where a row does not lie side by side in memory, or not on the chip."""
     buffers = {**given, **positions(kernel, sizes)}
     reads = [buffers[o.name] for o in kernel.tensors]
@@ -150,19 +195,19 @@ def schedule_rows(
     if narrow:
         wider, aligned = _unaligned(kernel, loops, len(kept), buffers, streams)
         if wider > vector:
-            shape = _shape(kernel, n // wider, _width(streams, buffers) * wider, wider, chip, least=2 * wider)
+            shape = _shape(kernel, n // wider, _width(streams, buffers) * wider, wider, chip, choices, least=2 * wider)
             unaligned = shape is not None and (shape.rows == 1 or not kernel.columns)
     if unaligned:
         vector, placements = wider, aligned
         streams = _streams(kernel, placements, sliced, len(kept))
     else:
-        shape = _shape(kernel, n // vector, _width(streams, buffers) * vector, vector, chip)
+        shape = _shape(kernel, n // vector, _width(streams, buffers) * vector, vector, chip, choices)
     length = n * _width(streams, buffers)
     shortest = SIMPLE_ROW_BYTES[0] if is_serial(m, n) else 0
     if is_read_once(kernel) and not is_coupled(kernel) and not shortest <= length <= SIMPLE_ROW_BYTES[1]:
         return None
     if is_read_once(kernel) and length > CHUNKED_FROM:
-        shape = _chunked_shape(m, n, _width(streams, buffers), vector, chip)
+        shape = _chunked_shape(m, n, _width(streams, buffers), vector, chip, choices)
     elementwise = not (kernel.reduces or kernel.columns)
     if shape is None or (elementwise and row_cost(kernel) < ROW_COST):
         return None
@@ -176,11 +221,12 @@ def schedule_rows(
     if kernel.segments and (unaligned or segment % vector or not _in_runs(kernel, sizes, over_order, shape)):
         return None
     found = _schedule(
-        kernel, loops, sliced, len(kept), buffers, placements, streams, vector, shape, n, unaligned, segment, chip
-    )
+        kernel, loops, sliced, len(kept), buffers, placements, streams, vector, shape, n, unaligned, segment, chip,
+        choices,
+    )  # fmt: skip
     return found, _launch(
         kernel, sizes, loops, buffers, shape, found, m, n, segment, (*kept_order, *over_order), slices,
-        _width(streams, buffers),
+        _width(streams, buffers), choices,
     )  # fmt: skip
 
 
@@ -250,7 +296,7 @@ def _streams(kernel: RowKernel, placements: tuple[Placement, ...], sliced: int, 
     return along or wide or own
 
 
-def kept_in_registers(kernel: RowKernel, schedule: Schedule) -> list[str]:
+def kept_in_registers(kernel: RowKernel, schedule: RowSchedule) -> list[str]:
     """The operands that a thread reads before all else and keeps: those that move along rows and from row to row."""
     names = {o.name for o in kernel.tensors}
     return [
@@ -262,7 +308,7 @@ def kept_in_registers(kernel: RowKernel, schedule: Schedule) -> list[str]:
     ]  # fmt: skip
 
 
-def kept_for_all(kernel: RowKernel, schedule: Schedule) -> list[str]:
+def kept_for_all(kernel: RowKernel, schedule: RowSchedule) -> list[str]:
     """The operands that all rows of a block have in common: one that goes on from row to row reads them once."""
     kept, fast = schedule.loops, schedule.loops + schedule.inner - 1
     names = {o.name for o in kernel.tensors}
@@ -276,11 +322,63 @@ def kept_for_all(kernel: RowKernel, schedule: Schedule) -> list[str]:
 
 
 def _shape(
-    kernel: RowKernel, vectors: int, width: int, vector: int, chip: Chip, least: int = 1
+    kernel: RowKernel, vectors: int, width: int, vector: int, chip: Chip, choices: KernelChoices, least: int = 1
 ) -> _Shape | None:  # fmt: skip
     """``vectors``: in a row; ``width``: bytes of all streams for one of them; ``least``: threads of a row."""
     sums = sum(r.expr.dtype.size for r in kernel.columns) * vector
     most = max(1, min(MOST_RAW // width, MOST_SUMS // sums if sums else MOST_RAW))
+    own = _own_shape(kernel, vectors, width, vector, sums, most, chip, least)
+    return (
+        own
+        if own is None or kernel.row_tiles
+        else _chosen_shape(own, vectors, width + sums, most, chip, choices, least)
+    )
+
+
+def _chosen_shape(
+    own: _Shape, vectors: int, width: int, most: int, chip: Chip, choices: KernelChoices, least: int
+) -> _Shape:
+    """What is chosen in place of a shape: blocks that share a row, vectors a thread, rows a block.
+
+    Args:
+        width: bytes that a thread has for a vector, of all streams and of sums over rows.
+    """
+
+    def threads(per_thread: int, cluster: int) -> int:
+        if cluster == 1 and (fewest := -(-vectors // per_thread)) <= WARP:
+            return max(least, 1 << max(0, fewest - 1).bit_length())
+        return _whole_warps(-(-vectors // cluster), per_thread)
+
+    def fits(per_thread: int, cluster: int) -> bool:
+        needed = threads(per_thread, cluster)
+        if cluster > 1 and cluster * needed > MOST_CLUSTER_THREADS:
+            return False
+        return needed <= MOST_BLOCK_THREADS and needed * per_thread * width <= MOST_BLOCK_THREADS * MOST_RAW // 2
+
+    wide = powers(1, chip.cluster) if own.threads >= WARP else ()
+    cluster = choices.take("cluster", own.cluster, [c for c in wide if any(fits(p, c) for p in range(1, most + 1))])
+    numbers = [p for p in range(1, min(most, 2 * SUMS_PER_THREAD) + 1) if fits(p, cluster)]
+    # As many vectors as so many threads need, and not more.
+    numbers = [p for p in numbers if p == 1 or threads(p, cluster) < threads(p - 1, cluster)] or numbers[:1]
+    if cluster == own.cluster:
+        per_thread = choices.take("vectors_per_thread", own.vectors_per_thread, numbers)
+    else:
+        near = min(numbers, key=lambda p: (abs(p - own.vectors_per_thread), p))
+        per_thread = choices.take("vectors_per_thread", near, numbers)
+    same = (per_thread, cluster) == (own.vectors_per_thread, own.cluster)
+    shape = own if same else _Shape(threads(per_thread, cluster), per_thread, cluster, 1)
+    if cluster > 1:
+        return shape
+    side = own.threads * own.rows
+    rows = own.rows if same else max(1, side // shape.threads)
+    several = [r for r in powers(1, MOST_BLOCK_THREADS // 2 // shape.threads) if r * shape.threads % WARP == 0]
+    return replace(shape, rows=choices.take("rows", rows, several))
+
+
+def _own_shape(
+    kernel: RowKernel, vectors: int, width: int, vector: int, sums: int, most: int, chip: Chip, least: int
+) -> _Shape | None:
+    """``sums``: bytes of sums over rows for a vector; ``most``: vectors that a thread has room for."""
     ahead = min(BYTES_AHEAD // width, max(1, ELEMENTS_AHEAD // vector))
     wanted = max(1, min(most, SUMS_PER_THREAD // vector if sums else ahead))
     side = SHORT_PERSISTENT_BLOCK if sums else SHORT_BLOCK
@@ -327,17 +425,22 @@ def is_coupled(kernel: RowKernel) -> bool:
     return any(BY_KIND[r.kind].partner for r in kernel.reduces)
 
 
-def _chunked_shape(m: int, n: int, width: int, vector: int, chip: Chip) -> _Shape:
+def _chunked_shape(m: int, n: int, width: int, vector: int, chip: Chip, choices: KernelChoices) -> _Shape:
     """A block a row, or for very long ones a few; as many as fill a GPU where such rows leave multiprocessors idle, or
     are so long that a second wave of a few clusters would take as long as the first."""
     cluster, per_thread = 1, max(1, BYTES_AHEAD // (width * vector))
+    per_thread = choices.take("vectors_per_thread", per_thread, powers(1, max(1, 2 * per_thread)))
     while cluster < chip.cluster and n * width // cluster > CHUNKED_BLOCK_BYTES:
         cluster *= 2
-    chunks = n // (CHUNKED_THREADS * per_thread * vector)
+    threads = choices.take("threads", CHUNKED_THREADS, powers(CHUNKED_THREADS // 4, MOST_BLOCK_THREADS))
+    chunks = n // (threads * per_thread * vector)
     enough = MULTIPROCESSORS * (2 if n * width > CHUNKED_BLOCK_BYTES * chip.cluster else 1)
-    if n * width > CHUNKED_BLOCK_BYTES and m * cluster < enough and chunks > 1:
-        return _Shape(CHUNKED_THREADS, per_thread, 1, 1, min(max(2, WANTED_BLOCKS // m), chunks))
-    return _Shape(CHUNKED_THREADS, per_thread, cluster, 1)
+    many = n * width > CHUNKED_BLOCK_BYTES and m * cluster < enough and chunks > 1
+    splits = choices.take("splits", min(max(2, WANTED_BLOCKS // m), chunks) if many else 1, powers(1, chunks))
+    if splits > 1:
+        return _Shape(threads, per_thread, 1, 1, splits)
+    most = min(chip.cluster, MOST_CLUSTER_THREADS // threads)
+    return _Shape(threads, per_thread, choices.take("cluster", cluster, powers(1, most)), 1)
 
 
 def _row_tile(vectors: int, wanted: int, side: int, least: int) -> _Shape:
@@ -368,8 +471,8 @@ def _whole_warps(vectors: int, per_thread: int) -> int:
 def _schedule(
     kernel: RowKernel, loops: list[Loop], sliced: int, kept: int, buffers: Mapping[str, Buffer],
     placements: tuple[Placement, ...], streams: list[Placement], vector: int, shape: _Shape, n: int, unaligned: bool,
-    segment: int, chip: Chip,
-) -> Schedule:  # fmt: skip
+    segment: int, chip: Chip, choices: KernelChoices,
+) -> RowSchedule:  # fmt: skip
     reach = shape.threads * shape.vectors_per_thread * shape.cluster * vector
     chunked = is_read_once(kernel) and n // vector * vector > reach
     even = n % (reach // shape.cluster) == 0 if kernel.row_tiles else n % reach == 0 if chunked else n == reach
@@ -379,9 +482,10 @@ def _schedule(
     # What all rows have in common, a block that goes on from row to row reads once.
     persistent = bool(kernel.columns)
     whole = all(p.access is Access.ROW and 4 <= vector * buffers[p.name].dtype.size <= 16 for p in streams)
-    plain = Schedule(
-        "rows", kept, len(loops) - kept, vector, shape.threads, index_type(loops, buffers), False, placements,
-        exact=exact, slices=sliced, vectors_per_thread=shape.vectors_per_thread, rows=shape.rows, cluster=shape.cluster,
+    plain = RowSchedule(
+        loops=kept, inner=len(loops) - kept, vector=vector, threads=shape.threads, index=index_type(loops, buffers),
+        placements=placements, exact=exact, slices=sliced,
+        vectors_per_thread=shape.vectors_per_thread, rows=shape.rows, cluster=shape.cluster,
         persistent=persistent, unaligned=unaligned, chunked=chunked, split=shape.splits > 1,
         finish=finish_of(shape.splits, 1, sums=False),
         threads_per_segment=(
@@ -397,18 +501,22 @@ def _schedule(
     static = STATIC - _of_segments(kernel, shape)
     most = chip.shared - STATIC + static - EXCHANGED - common if asks else static
     unstaged = chunked or (is_read_once(kernel) and not is_coupled(kernel)) or (kernel.row_tiles and not kernel.columns)
-    staged = whole and raw >= STAGED_FROM and (row if asks or not persistent else 2 * row) <= most and not unstaged
+    staged = whole and (row if asks or not persistent else 2 * row) <= most and not unstaged
+    staged = staged and choices.ask("staged", raw >= STAGED_FROM)
     held = 2 * row if persistent and 2 * row <= most else row
     prefetch = held > row if staged else (2 * raw + sums) // 4 + 64 <= REGISTERS // (2 * shape.threads * shape.rows)
     # What is gathered of the next row is not known before its place is.
+    if persistent and not kernel.gathered and (held > row or not staged):
+        prefetch = choices.ask("prefetch", prefetch)
     found = replace(plain, prefetch=persistent and prefetch and not kernel.gathered, staged=staged)
     if staged and (held > static or (common and held + common <= most and _crowded(kernel, found))):
         found = replace(found, dynamic=held + common)
-    return found if found.split else replace(found, reused=_reused(kernel, found, streams, buffers))
+    kept_on = () if found.split else _reused(kernel, found, streams, buffers)
+    return replace(found, reused=kept_on if kept_on and choices.ask("keep", True) else ())
 
 
 def _reused(
-    kernel: RowKernel, plan: Schedule, streams: Sequence[Placement], buffers: Mapping[str, Buffer]
+    kernel: RowKernel, plan: RowSchedule, streams: Sequence[Placement], buffers: Mapping[str, Buffer]
 ) -> tuple[str, ...]:  # fmt: skip
     """What a thread keeps of its elements beside what it has read, as far as a block's registers go."""
     moved = sum(buffers[name].dtype.size for name in {*(p.name for p in streams), *(o.name for o in kernel.pointwise)})
@@ -416,14 +524,14 @@ def _reused(
     return reused(kernel, moved, plan.vector * plan.vectors_per_thread, room)
 
 
-def _crowded(kernel: RowKernel, plan: Schedule) -> bool:
+def _crowded(kernel: RowKernel, plan: RowSchedule) -> bool:
     """Whether a thread has more than its registers take, with its part of what all rows have in common."""
     size = {o.name: o.dtype.size for o in kernel.tensors}
     common = sum(size[name] for name in kept_for_all(kernel, plan)) * plan.vector * plan.vectors_per_thread // 4
     return registers(kernel, plan) + common > MOST_REGISTERS
 
 
-def registers(kernel: RowKernel, plan: Schedule) -> int:
+def registers(kernel: RowKernel, plan: RowSchedule) -> int:
     """How many a thread needs, about."""
     size = {o.name: o.dtype.size for o in kernel.tensors}
     ahead = kept_in_registers(kernel, plan)
@@ -438,7 +546,7 @@ def registers(kernel: RowKernel, plan: Schedule) -> int:
     return held * plan.vector * plan.vectors_per_thread // 4 + overhead
 
 
-def resident(kernel: RowKernel, plan: Schedule) -> int:
+def resident(kernel: RowKernel, plan: RowSchedule) -> int:
     """How many blocks the registers of a multiprocessor should hold.
 
     Each of its four parts has a quarter of them, which matters where a grid has no more blocks than that.
@@ -454,7 +562,8 @@ def resident(kernel: RowKernel, plan: Schedule) -> int:
 
 def _launch(
     kernel: RowKernel, sizes: Mapping[str, int], loops: list[Loop], buffers: Mapping[str, Buffer], shape: _Shape,
-    found: Schedule, m: int, n: int, segment: int, order: tuple[str, ...], slices: int, width: int,
+    found: RowSchedule, m: int, n: int, segment: int, order: tuple[str, ...], slices: int, width: int,
+    choices: KernelChoices,
 ) -> Launch:  # fmt: skip
     per_block = shape.threads * shape.vectors_per_thread * found.vector
     row_tiles = -(-n // per_block) if kernel.row_tiles else 1
@@ -462,7 +571,9 @@ def _launch(
     if found.persistent:
         few = BYTES_UNDER_WAY // (width * found.vector * found.vectors_per_thread)
         threads = PERSISTENT_THREADS if found.staged else max(PERSISTENT_THREADS // 2, few)
+        fitting = MOST_THREADS // (shape.threads * shape.rows)
         side_by_side = max(1, min(threads // (shape.threads * shape.rows), resident(kernel, found)))
+        side_by_side = choices.take("resident", side_by_side, range(1, fitting + 1))
         places = CLUSTERED.get(shape.cluster, MULTIPROCESSORS) // shape.cluster
         blocks = ROW_TILE_BLOCKS // row_tiles if kernel.row_tiles else places * side_by_side
         if found.unaligned:  # a block's rows begin at the same place between two vectors

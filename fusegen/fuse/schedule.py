@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import prod
+from typing import ClassVar
 
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Size, axis_order, walk
 from fusegen.core.monoids import BY_KIND
+from fusegen.fuse.choices import KernelChoices, powers
 from fusegen.fuse.finish import finish_of
 from fusegen.fuse.kernel import Kernel, Position
 
@@ -77,69 +79,159 @@ class Placement:
     moves: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """What the text of a kernel depends on, beside the kernel itself.
+    """What the text of a kernel depends on, beside the kernel itself. Each template has a class of its own.
 
-    ``template``: elementwise, tiled_transpose, full_reduction, serial, row, column, rows or strided_rows. ``loops``
-    counts the merged axes that are walked in parallel, ``inner`` those that are reduced. ``split``: the reduced axes
-    are divided over blocks, and a second kernel adds up the partial results. ``exact``: the vectors come out even. The
-    text then has no branch for the last one, which matters: behind a branch the next operand's load waits for this
-    one's data.
+    Args:
+        loops: the merged axes that are walked in parallel.
+        inner: those that are reduced.
+        vector: elements of an access.
+        threads: of a block.
+        index: the type of positions.
+        placements: how everything in memory is found.
+        follows: another kernel of the same op runs before this one.
+        fresh: the operands that such kernels wrote.
     """
 
-    template: str
+    template: ClassVar[str]
+
     loops: int
-    inner: int
-    vector: int
-    threads: int
+    inner: int = 0
+    vector: int = 1
+    threads: int = THREADS
     index: str
-    whole_rows: bool
     placements: tuple[Placement, ...]
-    split: bool = False
-    exact: bool = False
-    # Who combines the partial results in the second kernel of a split reduction (fuse/finish).
-    finish: str = "thread"
-    # Templates column and strided_rows: blockDim.x, the threads of a block that have neighbouring results.
-    block_width: int = TILE
-    # Template column: the unroll factor of the loop over reduced elements.
-    unroll: int = 1
-    # Template rows: vectors of a row that a thread holds of each operand. Template strided_rows: the same of its
-    # results' elements. Template elementwise: elements of a thread, each a block apart from the last.
-    vectors_per_thread: int = 1
-    # Template rows: the loops that number slices. A block's rows are all of one slice, which blockIdx.z tells.
-    slices: int = 0
-    # Template rows: rows that a block takes at a time (blockDim.y). Template strided_rows: threads that share a result.
-    rows: int = 1
-    # Blocks that share a row (a thread block cluster).
-    cluster: int = 1
-    # A block loops over several rows.
-    persistent: bool = False
-    # A persistent block reads the next row before it computes the present one.
-    prefetch: bool = False
-    # Rows are staged in shared memory, rather than in registers.
-    staged: bool = False
-    # Rows need not begin at an aligned address: single elements before the first vector and behind the last.
-    unaligned: bool = False
-    # A row is read in chunks, and no chunk is kept.
-    chunked: bool = False
-    # Bytes of dynamic shared memory.
-    dynamic: int = 0
-    # Templates rows and strided_rows: intermediates that a thread keeps from one traversal of a row to the next.
-    reused: tuple[str, ...] = ()
-    # Threads that add up one segment of a row (fuse/segments).
-    threads_per_segment: int = 0
-    # Whether another kernel of the same op runs before this one, and the operands that such kernels wrote.
     follows: bool = False
     fresh: tuple[str, ...] = ()
+
+    def placement(self, name: str) -> Placement:
+        return next(p for p in self.placements if p.name == name)
 
     @property
     def kept(self) -> int:
         """How many of the loops walk over results of a reduction."""
-        return 0 if self.template == "full_reduction" else self.loops
+        return self.loops
 
-    def placement(self, name: str) -> Placement:
-        return next(p for p in self.placements if p.name == name)
+    # What some have as fields of their own, with the same defaults: a dataclass would take these for defaults.
+
+    @property
+    def split(self) -> bool:
+        """The reduced axes are divided over blocks, and a second kernel adds up the partial results."""
+        return False
+
+    @property
+    def finish(self) -> str:
+        """Who adds them up there (fuse/finish)."""
+        return "thread"
+
+    @property
+    def table(self) -> bool:
+        """One launch for many tensors (generate/table)."""
+        return False
+
+    @property
+    def vectors_per_thread(self) -> int:
+        """How many accesses of each operand a thread has at a time."""
+        return 1
+
+    @property
+    def cluster(self) -> int:
+        """Blocks that share a row (a thread block cluster)."""
+        return 1
+
+    @property
+    def dynamic(self) -> int:
+        """Bytes of dynamic shared memory."""
+        return 0
+
+    @property
+    def reused(self) -> tuple[str, ...]:
+        """Intermediates that a thread keeps from one traversal of a row to the next."""
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElementwiseSchedule(Schedule):
+    """A thread has a vector of neighbouring elements, or single ones.
+
+    Args:
+        whole_rows: vectors lie within rows of the fast loop.
+        exact: the vectors come out even. The text then has no branch for the last one, which matters: behind a branch
+            the next operand's load waits for this one's data.
+        vectors_per_thread: elements of a thread, each a block apart from the last.
+    """
+
+    template: ClassVar[str] = "elementwise"
+
+    whole_rows: bool
+    exact: bool
+    vectors_per_thread: int = 1
+    table: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransposeSchedule(Schedule):
+    """A block has a tile of two axes, which goes through shared memory."""
+
+    template: ClassVar[str] = "tiled_transpose"
+
+    table: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullReductionSchedule(Schedule):
+    """The elementwise walk by blocks that take turns, with sums over all of it."""
+
+    template: ClassVar[str] = "full_reduction"
+
+    whole_rows: bool
+    exact: bool
+    split: bool = False
+    finish: str = "thread"
+    table: bool = False
+
+    @property
+    def kept(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SerialSchedule(Schedule):
+    """A thread a result."""
+
+    template: ClassVar[str] = "serial"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineSchedule(Schedule):
+    """A block a result, along the fast axis."""
+
+    template: ClassVar[str] = "row"
+
+    split: bool = False
+    finish: str = "thread"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnSchedule(Schedule):
+    """Neighbouring results a block; its other threads share their elements.
+
+    Args:
+        block_width: blockDim.x, the threads of a block that have different results.
+        unroll: of the loop over elements.
+    """
+
+    template: ClassVar[str] = "column"
+
+    split: bool = False
+    finish: str = "thread"
+    block_width: int
+    unroll: int
+
+
+# Those that have a form for many tensors (generate/table).
+IN_TABLE = (ElementwiseSchedule, TransposeSchedule, FullReductionSchedule)
 
 
 @dataclass(frozen=True)
@@ -211,26 +303,30 @@ def index_type(loops: Sequence[Loop], buffers: Mapping[str, Buffer]) -> str:
     return "int" if reach < 2**31 - 4096 * 1024 else "int64_t"
 
 
-def schedule(kernel: Kernel, sizes: Mapping[str, int], buffers: Mapping[str, Buffer]) -> tuple[Schedule, Launch]:
+def schedule(
+    kernel: Kernel, sizes: Mapping[str, int], buffers: Mapping[str, Buffer], choices: KernelChoices
+) -> tuple[Schedule, Launch]:
     """Choose how to walk.
 
     Args:
         sizes: elements along each axis.
         buffers: every operand and output of the kernel.
+        choices: what to do otherwise than by default.
     """
     buffers = {**buffers, **positions(kernel, sizes)}
     leading = [buffers[o.name] for o in kernel.written] + [buffers[o.name] for o in kernel.tensors]
     axis_sizes = needed_sizes(kernel, sizes, buffers)
     if kernel.reduces and kernel.kept:
-        return _reduction(kernel, sizes, buffers, leading, axis_sizes)
+        return _reduction(kernel, sizes, buffers, leading, axis_sizes, choices)
     axes = ordered(kernel.space, leading)
     loops = merged(axes, sizes, buffers)
     if kernel.reduces:
-        return _full_reduction(*_elementwise(kernel, loops, buffers, axis_sizes))
+        return _full_reduction(*_elementwise(kernel, loops, buffers, axis_sizes, choices), choices)
     transposed = _transposed_loop(kernel, loops)
-    if transposed is not None:
+    if transposed is not None and choices.ask("tiled", True):
         return _tiled(kernel, loops, buffers, transposed, axis_sizes)
-    return _apart(*_elementwise(kernel, loops, buffers, axis_sizes), prod(loop.size for loop in loops), leading)
+    found, launch = _elementwise(kernel, loops, buffers, axis_sizes, choices)
+    return _apart(found, launch, prod(loop.size for loop in loops), leading, choices)
 
 
 def positions(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, Buffer]:
@@ -280,7 +376,7 @@ def settled(
         apart += [stride for loop, stride in enumerate(own) if loop != fast]
         width = min(VECTOR_BYTES, vector * buffer.dtype.size)
         # What is no tensor as it lies may be read element by element, behind vectors.
-        known = {operand.name for operand in kernel.tensors}.issuperset(ref.name for ref in gathered.reads)
+        known = {operand.name for operand in kernel.tensors}.issuperset(ref.name for ref in gathered.told_by)
         alike = vector > 1 and known and own[fast] == 1 and not moved[fast] and all(s % vector == 0 for s in apart)
         access = Access.ROW if alike and buffer.alignment % width == 0 else Access.STRIDED
         found[gathered.name] = Placement(gathered.name, access, to)
@@ -293,14 +389,18 @@ def moves(strides: Sequence[int]) -> tuple[str, ...]:
 
 
 def _elementwise(
-    kernel: Kernel, loops: list[Loop], buffers: Mapping[str, Buffer], axis_sizes: Mapping[str, int]
-) -> tuple[Schedule, Launch]:
+    kernel: Kernel, loops: list[Loop], buffers: Mapping[str, Buffer], axis_sizes: Mapping[str, int],
+    choices: KernelChoices,
+) -> tuple[ElementwiseSchedule, Launch]:  # fmt: skip
     n = prod(loop.size for loop in loops)
     per_buffer = {name: [loop.strides[name] for loop in loops] for name in buffers}
     in_memory = [o.name for o in (*kernel.tensors, *kernel.written)]
     streams = [buffers[name].dtype.size for name in in_memory if loops and per_buffer[name][-1] == 1]
     vector = min(LARGEST_VECTOR, max((VECTOR_BYTES // size for size in streams), default=1))
+    widest, vector = vector, choices.take("vector", vector, powers(1, vector))
     whole_rows = not loops or loops[-1].size % vector == 0
+    if vector == 1 < widest:
+        whole_rows = False
     if any(_is_scattered(per_buffer[o.name], loops, buffers[o.name], vector, whole_rows) for o in kernel.written):
         vector, whole_rows = 1, False
     placements = []
@@ -317,23 +417,43 @@ def _elementwise(
     )  # fmt: skip
     exact, wide = n % vector == 0, vector if whole_rows else 1
     placed = settled(kernel, loops, placements, buffers, wide, len(loops) - 1)
-    found = Schedule("elementwise", len(loops), 0, vector, THREADS, index, whole_rows, placed, exact=exact)
+    found = ElementwiseSchedule(
+        loops=len(loops), vector=vector, index=index, placements=placed, whole_rows=whole_rows, exact=exact
+    )
     return found, launch
 
 
-def _apart(found: Schedule, launch: Launch, n: int, buffers: Sequence[Buffer]) -> tuple[Schedule, Launch]:
+def _apart(
+    found: ElementwiseSchedule, launch: Launch, n: int, buffers: Sequence[Buffer], choices: KernelChoices
+) -> tuple[Schedule, Launch]:
     """Without vectors, several elements a thread where there are many: as many bytes are then under way."""
-    per_thread = min(LARGEST_VECTOR, VECTOR_BYTES // min((b.dtype.size for b in buffers), default=VECTOR_BYTES))
-    if found.vector > 1 or per_thread == 1 or n < APART_ELEMENTS:
+    if found.vector > 1:
+        return found, launch
+    most = min(LARGEST_VECTOR, VECTOR_BYTES // min((b.dtype.size for b in buffers), default=VECTOR_BYTES))
+    per_thread = choices.take("vectors_per_thread", 1 if n < APART_ELEMENTS else most, powers(1, most))
+    if per_thread == 1:
         return found, launch
     return replace(found, vectors_per_thread=per_thread), replace(launch, grid=(-(-n // (per_thread * THREADS)), 1, 1))
 
 
-def _full_reduction(found: Schedule, launch: Launch) -> tuple[Schedule, Launch]:
+def _full_reduction(
+    walk: ElementwiseSchedule, launch: Launch, choices: KernelChoices
+) -> tuple[Schedule, Launch]:  # fmt: skip
     """The elementwise walk by a fixed number of blocks, each of which adds up its part."""
-    blocks = max(1, min(launch.grid[0], FULL_REDUCTION_BLOCKS))
-    schedule = replace(found, template="full_reduction", split=blocks > 1, finish=finish_of(blocks, 1, sums=True))
-    return schedule, replace(launch, grid=(blocks, 1, 1), splits=blocks)
+    most = max(1, launch.grid[0])
+    blocks = min(most, FULL_REDUCTION_BLOCKS)
+    around = (
+        FULL_REDUCTION_BLOCKS // 8,
+        FULL_REDUCTION_BLOCKS // 4,
+        FULL_REDUCTION_BLOCKS // 2,
+        2 * FULL_REDUCTION_BLOCKS,
+    )
+    blocks = choices.take("blocks", blocks, [number for number in around if number <= most])
+    found = FullReductionSchedule(
+        loops=walk.loops, vector=walk.vector, index=walk.index, placements=walk.placements, whole_rows=walk.whole_rows,
+        exact=walk.exact, split=blocks > 1, finish=finish_of(blocks, 1, sums=True),
+    )  # fmt: skip
+    return found, replace(launch, grid=(blocks, 1, 1), splits=blocks)
 
 
 def _vector_access(
@@ -395,7 +515,7 @@ def _tiled(
     )  # fmt: skip
     index = index_type(loops, buffers)
     placed = settled(kernel, loops, placements, buffers)
-    return Schedule("tiled_transpose", len(loops), 0, 1, TILE * 8, index, False, placed), launch
+    return TransposeSchedule(loops=len(loops), threads=TILE * 8, index=index, placements=placed), launch
 
 
 def _reduction(
@@ -404,6 +524,7 @@ def _reduction(
     buffers: Mapping[str, Buffer],
     leading: Sequence[Buffer],
     axis_sizes: Mapping[str, int],
+    choices: KernelChoices,
 ) -> tuple[Schedule, Launch]:
     reads = [buffers[o.name] for o in kernel.tensors]
     widest = sorted(reads, key=lambda b: -sum(1 for s in b.strides.values() if s))
@@ -412,7 +533,7 @@ def _reduction(
     m, n = prod(loop.size for loop in kept), prod(loop.size for loop in over)
     along_kept = bool(kept) and bool(over) and faster(kept[-1], over[-1], kernel)
     many = m >= SERIAL_RESULTS
-    if not over or (is_serial(m, n) and not along_kept):
+    if not over or choices.ask("serial", is_serial(m, n) and not along_kept):
         return _serial(kernel, kept, over, buffers, axis_sizes)
     loops = [*kept, *over]
     fast = len(kept) - 1 if along_kept else len(loops) - 1
@@ -431,9 +552,17 @@ def _reduction(
         while vector > 1 and m // (block_width * vector) < WANTED_BLOCKS // 8:
             vector, placements = vector_placements(kernel, loops, fast, buffers, vector // 2)
         threads = min(4 * THREADS, max(THREADS, 1 << (n // 8 * TILE).bit_length()))
+    chosen = choices.take("vector", vector, powers(1, vector))
+    if chosen != vector:
+        vector, placements = vector_placements(kernel, loops, fast, buffers, chosen)
+    if along_kept:
+        block_width = choices.take("block_width", block_width, powers(LEAST_BLOCK_WIDTH, THREADS))
+    widths = powers(max(THREADS // 2, block_width), 4 * THREADS) if along_kept else powers(TILE, 2 * THREADS)
+    threads = choices.take("threads", threads, widths)
     blocks = -(-m // (block_width * vector)) if along_kept else m
     at_once = threads // block_width if along_kept else threads * vector
     splits = max(1, min(MOST_SPLITS, WANTED_BLOCKS // max(blocks, 1), n // (at_once * REDUCE_ELEMENTS)))
+    splits = choices.take("splits", splits, powers(1, min(MOST_SPLITS, n // at_once)))
     chunk = -(-n // (splits * vector)) * vector
     splits = max(1, -(-n // chunk)) if chunk else 1
     launch = Launch(
@@ -442,12 +571,18 @@ def _reduction(
         (block_width, threads // block_width, 1) if along_kept else (threads, 1, 1),
     )  # fmt: skip
     finish = finish_of(splits, m, sums=not any(BY_KIND[r.kind].state for r in kernel.states))
-    found = Schedule(
-        "column" if along_kept else "row", len(kept), len(over), vector, threads, index_type(loops, buffers), False,
-        placements, splits > 1, finish=finish, block_width=block_width,
-        unroll=UNROLL if along_kept and (splits > 1 or n >= at_once * LONG_COLUMN) else 1,
-    )  # fmt: skip
-    return found, launch
+    index = index_type(loops, buffers)
+    if not along_kept:
+        return LineSchedule(
+            loops=len(kept), inner=len(over), vector=vector, threads=threads, index=index, placements=placements,
+            split=splits > 1, finish=finish,
+        ), launch  # fmt: skip
+    unrolled = splits > 1 or n >= at_once * LONG_COLUMN
+    unroll = choices.take("unroll", UNROLL if unrolled else 1, (1, UNROLL))
+    return ColumnSchedule(
+        loops=len(kept), inner=len(over), vector=vector, threads=threads, index=index, placements=placements,
+        split=splits > 1, finish=finish, block_width=block_width, unroll=unroll,
+    ), launch  # fmt: skip
 
 
 def of_each_result(kernel: Kernel) -> int:
@@ -515,9 +650,8 @@ def _serial(
         axis_sizes, (-(-m // THREADS), 1, 1),
     )  # fmt: skip
     index = index_type(loops, buffers)
-    return Schedule(
-        "serial", len(kept), len(over), 1, THREADS, index, False, _by_stride(kernel, loops, buffers)
-    ), launch
+    placed = _by_stride(kernel, loops, buffers)
+    return SerialSchedule(loops=len(kept), inner=len(over), index=index, placements=placed), launch
 
 
 def faster(a: Loop, b: Loop, kernel: Kernel) -> bool:

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import prod
+from typing import ClassVar
 
 from fusegen.core.ir import Let, Op, Operand, Output, Reduce, Ref, expr_axes, names_read, refs
 from fusegen.core.monoids import BY_KIND
 from fusegen.core.subexpressions import introduce_lets
+from fusegen.fuse.choices import KernelChoices, powers
 from fusegen.fuse.kernel import partial_result, read_by
 from fusegen.fuse.reuse import reused
 from fusegen.fuse.row_kernel import GROUP_AXIS, RowKernel
@@ -140,6 +142,31 @@ def _with_totals(op: Op, fused: Fused, totals: Sequence[Reduce]) -> Fused:
     )  # fmt: skip
 
 
+@dataclass(frozen=True, kw_only=True)
+class StridedRowSchedule(Schedule):
+    """A thread holds elements of neighbouring results in registers.
+
+    Args:
+        vectors_per_thread: elements of each result that a thread holds.
+        filled: every thread has as many.
+        exact: besides, every thread has a result.
+        block_width: blockDim.x, the threads of a block that have different results.
+        rows: threads that share each result.
+        persistent: a block goes on to further results, and keeps sums over them.
+        reused: intermediates that a thread keeps from one traversal to the next.
+    """
+
+    template: ClassVar[str] = "strided_rows"
+
+    vectors_per_thread: int = 1
+    filled: bool
+    exact: bool
+    block_width: int
+    rows: int
+    persistent: bool
+    reused: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class _Shape:
     """How a block is divided.
@@ -162,8 +189,8 @@ class _Shape:
 
 
 def schedule_strided_rows(
-    kernel: StridedRowKernel, sizes: Mapping[str, int], given: Mapping[str, Buffer]
-) -> tuple[Schedule, Launch] | None:
+    kernel: StridedRowKernel, sizes: Mapping[str, int], given: Mapping[str, Buffer], choices: KernelChoices
+) -> tuple[StridedRowSchedule, Launch] | None:
     """How to walk, or None where rows do not lie side by side, or are too long for registers."""
     buffers = {**given, **positions(kernel, sizes)}
     leading = sorted(
@@ -178,21 +205,27 @@ def schedule_strided_rows(
         return None
     found = {name: moves([loop.strides[name] for loop in loops]) for name in buffers}
     streams = [o.name for o in kernel.tensors if _is_stream(found[o.name], len(kept))]
-    shape = _shape(kernel, loops, len(kept), buffers, streams, m, n) if streams else None
+    shape = _shape(kernel, loops, len(kept), buffers, streams, m, n, choices) if streams else None
     if shape is None or not (kernel.stages or _reads_again(kernel, found, len(kept), buffers, streams)):
         return None
-    plan = Schedule(
-        "strided_rows", len(kept), len(over), shape.vector, shape.block_width * shape.rows, index_type(loops, buffers),
-        n == shape.vectors_per_thread * shape.rows, _placed(kernel, loops, len(kept) - 1, buffers, shape.vector),
-        exact=_is_exact(kernel, shape, m, n), block_width=shape.block_width,
-        vectors_per_thread=shape.vectors_per_thread, rows=shape.rows, persistent=bool(kernel.totals),
+    plan = StridedRowSchedule(
+        loops=len(kept), inner=len(over), vector=shape.vector, threads=shape.block_width * shape.rows,
+        index=index_type(loops, buffers),
+        placements=_placed(kernel, loops, len(kept) - 1, buffers, shape.vector),
+        vectors_per_thread=shape.vectors_per_thread, filled=n == shape.vectors_per_thread * shape.rows,
+        exact=_is_exact(kernel, shape, m, n), block_width=shape.block_width, rows=shape.rows,
+        persistent=bool(kernel.totals),
     )  # fmt: skip
     moved = sum(buffers[name].dtype.size for name in {*streams, *(o.name for o in kernel.pointwise)})
     room = min(MOST_REGISTERS, REGISTERS // plan.threads) - registers(kernel, plan)
-    plan = replace(plan, reused=reused(kernel, moved, plan.vector * plan.vectors_per_thread, room))
+    kept_on = reused(kernel, moved, plan.vector * plan.vectors_per_thread, room)
+    plan = replace(plan, reused=kept_on if kept_on and choices.ask("keep", True) else ())
     blocks = shape.blocks(m)
     if plan.persistent:
-        blocks = min(blocks, MULTIPROCESSORS * min(SUMMING_BLOCKS, resident(kernel, plan)))
+        side_by_side = choices.take(
+            "resident", min(SUMMING_BLOCKS, resident(kernel, plan)), range(1, 2 * SUMMING_BLOCKS)
+        )
+        blocks = min(blocks, MULTIPROCESSORS * side_by_side)
     launch = Launch(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
         needed_sizes(kernel, sizes, buffers), (blocks, 1, 1), block=(shape.block_width, shape.rows, 1),
@@ -221,17 +254,17 @@ def _is_stream(move: Sequence[str], kept: int) -> bool:
     return move[kept - 1] != "0" and any(step != "0" for step in move[kept:])
 
 
-def streams_of(kernel: StridedRowKernel, plan: Schedule) -> list[Operand]:
+def streams_of(kernel: StridedRowKernel, plan: StridedRowSchedule) -> list[Operand]:
     """The operands whose elements a thread keeps: it reads several, and no thread of another result any of them."""
     return [o for o in kernel.tensors if _is_stream(plan.placement(o.name).moves, plan.loops)]
 
 
-def resident(kernel: StridedRowKernel, plan: Schedule) -> int:
+def resident(kernel: StridedRowKernel, plan: StridedRowSchedule) -> int:
     """How many blocks the registers of a multiprocessor hold."""
     return max(1, min(MOST_THREADS // plan.threads, REGISTERS // (plan.threads * registers(kernel, plan))))
 
 
-def registers(kernel: StridedRowKernel, plan: Schedule) -> int:
+def registers(kernel: StridedRowKernel, plan: StridedRowSchedule) -> int:
     """How many a thread needs, about."""
     raw = sum(max(1, o.dtype.size * plan.vector // 4) for o in streams_of(kernel, plan)) * plan.vectors_per_thread
     states = sum(BY_KIND[r.kind].fields * r.expr.dtype.size for r in kernel.reduces) * plan.vector // 4
@@ -242,7 +275,7 @@ def registers(kernel: StridedRowKernel, plan: Schedule) -> int:
 
 def _shape(
     kernel: StridedRowKernel, loops: Sequence[Loop], kept: int, buffers: Mapping[str, Buffer], streams: Sequence[str],
-    m: int, n: int,
+    m: int, n: int, choices: KernelChoices,
 ) -> _Shape | None:  # fmt: skip
     """How many threads share a result, and with it the order of additions, follows from its elements alone."""
     width, least = sum(buffers[name].dtype.size for name in streams), min(buffers[n].dtype.size for n in streams)
@@ -255,6 +288,13 @@ def _shape(
             per_thread = _elements(n, rows)
         if not _fits(per_thread, narrow * width, MOST_BYTES):
             return None
+    fitting = [
+        r
+        for r in powers(1, MOST_ROWS)
+        if _fits(n if r == 1 else _elements(n, r), narrow * width, MOST_BYTES) and r <= n
+    ]
+    rows = choices.take("rows", rows, fitting)
+    per_thread = n if rows == 1 else _elements(n, rows)
 
     def possible(vector: int) -> bool:
         placed = {p.name: p for p in _placed(kernel, loops, kept - 1, buffers, vector)}
@@ -269,8 +309,13 @@ def _shape(
         if rows > 1 or not _fits(per_thread, wider.vector * width, MOST_BYTES_WIDE) or wider.blocks(m) < WIDE_BLOCKS:
             break
         shape = wider
+    widest = min(LARGEST_VECTOR, VECTOR_BYTES // least)
+    vectors = [v for v in powers(1, widest) if possible(v) and _fits(per_thread, v * width, MOST_BYTES)]
+    shape = replace(shape, vector=choices.take("vector", shape.vector, vectors))
     while shape.block_width > max(LEAST_BLOCK_WIDTH, TILE // rows) and shape.blocks(m) < MULTIPROCESSORS:
         shape = replace(shape, block_width=shape.block_width // 2)
+    widths = powers(max(LEAST_BLOCK_WIDTH, TILE // rows), 2 * THREADS // rows)
+    shape = replace(shape, block_width=choices.take("block_width", shape.block_width, widths))
     return shape if rows == 1 or _exchanged(kernel, shape) <= STATIC else None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusegen.core.ir import Reduce
+from fusegen.core.ir import Reduce, is_call
 from fusegen.core.monoids import BY_KIND
 from fusegen.generate.names import Names
 
@@ -77,10 +77,12 @@ class Accumulator:
 
     def add(self, value: str) -> str:
         """One more element."""
+        takes = is_call(self.reduce.expr, "neg") and value.startswith("-")
+        more = f"-= {value[1:]}" if takes else f"+= {value}"
         if self.in_chains:
-            return f"{self.stem}_part += {value};" if self.per_iteration > 1 else f"{self.stem}_chains.add({value});"
+            return f"{self.stem}_part {more};" if self.per_iteration > 1 else f"{self.stem}_chains.add({value});"
         index = "[k]" if self.results > 1 else ""
-        return f"{self.variable}{index} += {value};" if self.is_sum else f"{self.variable}{index}.add({value});"
+        return f"{self.variable}{index} {more};" if self.is_sum else f"{self.variable}{index}.add({value});"
 
     def iteration(self) -> tuple[list[str], list[str]]:
         """The lines before and behind the elements of one iteration."""

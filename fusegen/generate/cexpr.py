@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import Category, DType
-from fusegen.core.ir import Call, Const, Expr, Ref, Size, is_call, walk, whole
+from fusegen.core.ir import Call, Const, Detail, Expr, Ref, Size, is_call, walk, whole
+from fusegen.core.within import Within
 from fusegen.declare.table import Function, Kind, lookup
 
 _ATOM = 10
@@ -25,11 +26,13 @@ class Printer:
         half: results are rounded to a half type, so the faster texts of the function table do.
         variable: what holds the value that is called so (generate/names).
         known: variables that hold what is computed already.
+        inside: the condition under which there is such an element at all; empty where there always is.
     """
 
     half: bool
     variable: Callable[[str], str] = str
     known: Mapping[Expr, str] = field(default_factory=dict)
+    inside: str = ""
 
     def text(self, expr: Expr) -> str:
         return self._print(expr)[0]
@@ -74,13 +77,31 @@ class Printer:
             return self._operator(expr, function, template)
         args = [self._argument(arg) for arg in expr.args]
         suffix = "f" if expr.args[-1].dtype is dtypes.float32 else ""
-        return template.format(*args, f=suffix, d=expr.detail, T=_ctype(expr.dtype)), _ATOM
+        detail: Detail | str = expr.detail
+        if isinstance(expr, Within):
+            detail = f"{expr.number}, {self.inside}" if self.inside else expr.number
+        return template.format(*args, f=suffix, d=detail, T=_ctype(expr.dtype)), _ATOM
 
     def _argument(self, arg: Expr) -> str:
-        """An argument of a call. Integer literals carry their type there, for overload resolution."""
-        if isinstance(arg, Const) and arg.dtype.category is Category.INTEGER:
-            return f"{_ctype(arg.dtype)}({literal(arg)})"
-        return self._print(arg)[0]
+        """An argument of a call. Integers of literals alone carry their type there, for overload resolution."""
+        text = self._print(arg)[0]
+        if arg.dtype.category is not Category.INTEGER:
+            return text
+        is_literal = self._is_int(arg) or not any(isinstance(n, (Ref, Size)) for n in walk([arg]))
+        return f"{_ctype(arg.dtype)}({text})" if is_literal else text
+
+    def _is_int(self, expr: Expr) -> bool:
+        """Whether it is an int in C, where its dtype is another one: a literal, or what is chosen of such."""
+        if expr.dtype.category is not Category.INTEGER or expr.dtype is dtypes.int32 or expr in self.known:
+            return False
+        match expr:
+            case Const(value):
+                return abs(value) < 2**31
+            case Call("where", (_, *values)):  # a byte beside an int is an int
+                return (any if expr.dtype in _SMALL_INTEGERS else all)(map(self._is_int, values))
+            case Call(function, (value,)) if lookup(function).cuda in ("{0}", "-{0}"):
+                return self._is_int(value)
+        return False
 
     def _operator(self, expr: Call, function: Function, template: str) -> tuple[str, int]:
         if function.arity == 1:
@@ -92,6 +113,8 @@ class Printer:
         level = function.precedence
         least = (level, level + 1) if level else (_UNARY, _UNARY)
         args = [_wrap(self._print(arg), at) for arg, at in zip(expr.args, least, strict=True)]
+        if expr.dtype is dtypes.int64 and all(map(self._is_int, expr.args)):  # which would overflow
+            args[0] = f"{_ctype(expr.dtype)}({self.text(expr.args[0])})"
         text = template.format(*args)
         if expr.dtype in _SMALL_INTEGERS:  # C computes in int; torch wraps around in the tensor's own dtype
             return f"{_ctype(expr.dtype)}({text})", _ATOM

@@ -10,13 +10,21 @@ from fusegen.core.dtypes import DType
 from fusegen.core.ir import Computed, Expr, Operand, Output, Ref, Scalar, Size, refs, walk
 from fusegen.core.text import shape_text
 from fusegen.fuse.kernel import Gathered, Kernel, Position, with_places
-from fusegen.fuse.schedule import Access, Placement, Schedule
+from fusegen.fuse.rows_schedule import RowSchedule
+from fusegen.fuse.schedule import (
+    Access,
+    ElementwiseSchedule,
+    FullReductionSchedule,
+    Placement,
+    Schedule,
+    TransposeSchedule,
+)
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.names import Names
 
 ParamKind = Literal[
     "in", "out", "partial", "scalar", "count", "divisor", "extent", "stride", "axis", "chunk", "splits", "segment",
-    "shares",
+    "shares", "table",
 ]  # fmt: skip
 
 
@@ -28,7 +36,7 @@ class Param:
     name), "count" (product of loop sizes), "divisor" (one loop's size, to divide by), "extent" (one loop's size),
     "stride" (``source`` along loop ``loop``), "axis" (the size of axis ``source``), "chunk" (reduced elements a block
     takes), "splits" (how many blocks share), "segment" (elements of a segment), "shares" (how many blocks leave a
-    number for each segment).
+    number for each segment), "table" (all of these for many tensors, generate/table).
     """
 
     kind: ParamKind
@@ -128,19 +136,19 @@ def _extents(schedule: Schedule) -> list[Param]:
     index = schedule.index
     divisor = "fg::Divisor" if index == "int" else "fg::Divisor64"
     total = schedule.loops + schedule.inner
-    if schedule.template in ("elementwise", "full_reduction"):
+    if isinstance(schedule, (ElementwiseSchedule, FullReductionSchedule)):
         needs = needs_coordinates(schedule)
         extents = [Param("count", "n", index, "all")]
         return extents + [Param("divisor", f"n{i}", divisor, loop=i) for i in range(1, total) if needs]
-    if schedule.template == "tiled_transpose":
+    if isinstance(schedule, TransposeSchedule):
         return [Param("divisor", f"n{i}", divisor, loop=i) for i in range(total - 2)] + [
             Param("extent", "rows", "int", loop=total - 2),
             Param("extent", "cols", "int", loop=total - 1),
         ]
     extents = [Param("count", "m", index, "kept"), Param("count", "n", index, "reduced")]
     extents += [Param("divisor", f"n{i}", divisor, loop=i) for i in range(1, total) if i != schedule.loops]
-    if schedule.split and schedule.template != "rows":
-        extents.append(Param("chunk", "chunk", index))
+    if not isinstance(schedule, RowSchedule):
+        return [*extents, *([Param("chunk", "chunk", index)] if schedule.split else [])]
     if schedule.threads_per_segment:
         extents.append(Param("segment", "segment_size", index))
         extents += [Param("shares", "shares", "int")] if schedule.cluster > 1 else []

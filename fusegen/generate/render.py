@@ -6,25 +6,48 @@ expressions printed by cexpr.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from fusegen.core.ir import Call, walk
+from fusegen.core.ir import Call, Expr, walk
+from fusegen.core.within import sites
 from fusegen.declare.table import lookup
 from fusegen.fuse.kernel import Kernel
-from fusegen.fuse.row_kernel import RowKernel
-from fusegen.fuse.schedule import Schedule
-from fusegen.fuse.strided_rows import StridedRowKernel
-from fusegen.generate.elementwise import Elementwise
+from fusegen.fuse.rows_schedule import RowSchedule
+from fusegen.fuse.schedule import (
+    ColumnSchedule,
+    ElementwiseSchedule,
+    FullReductionSchedule,
+    LineSchedule,
+    Schedule,
+    SerialSchedule,
+    TransposeSchedule,
+)
+from fusegen.fuse.strided_rows import StridedRowSchedule
+from fusegen.generate.elementwise import Elementwise, FullReduction, TiledTranspose
 from fusegen.generate.names import Names, unmarked
 from fusegen.generate.rendered import Rendered, file_text, template_text
 from fusegen.generate.rows import Rows
 from fusegen.generate.strided_rows import StridedRows
-from fusegen.generate.sums import Sums
+from fusegen.generate.sums import Reduction, Sums
+
+# What fills the template of a schedule.
+FILLERS: Mapping[type[Schedule], Any] = {
+    ElementwiseSchedule: Elementwise,
+    TransposeSchedule: TiledTranspose,
+    FullReductionSchedule: FullReduction,
+    SerialSchedule: Reduction,
+    LineSchedule: Reduction,
+    ColumnSchedule: Reduction,
+    RowSchedule: Rows,
+    StridedRowSchedule: StridedRows,
+}
 
 
 @cache
-def _environment() -> Any:
+def environment() -> Any:
+    """What fills templates."""
     import jinja2  # costs 50 ms, which a warm start does not need
 
     made = jinja2.Environment(
@@ -45,41 +68,28 @@ def render(kernel: Kernel, schedule: Schedule) -> Rendered:
     finish = kernel.finish if schedule.split else None
     text = file_text(headers, [unmarked(code)])
     return Rendered(
-        text, kernel.name, finish, _barriers(kernel, schedule), headers, schedule.dynamic, schedule.cluster
+        text, kernel.name, finish, _barriers(schedule), headers, schedule.dynamic, schedule.cluster,
+        sites(_exprs(kernel)),
     )  # fmt: skip
 
 
 def marked(kernel: Kernel, schedule: Schedule, names: Names) -> str:
     """The text, the op's names in it marked (generate/names)."""
-    filler: Rows | StridedRows | Elementwise
-    if isinstance(kernel, RowKernel) and schedule.template == "rows":
-        filler = Rows(kernel, schedule, names)
-        code = _fill("rows", filler.rows())
-    elif isinstance(kernel, StridedRowKernel):
-        filler = StridedRows(kernel, schedule, names)
-        code = _fill("strided_rows", filler.strided_rows())
-    else:
-        filler = Elementwise(kernel, schedule, names)
-        fill = {
-            "elementwise": filler.elementwise,
-            "tiled_transpose": filler.tiled_transpose,
-            "full_reduction": filler.full_reduction,
-        }
-        code = _fill(schedule.template, fill.get(schedule.template, filler.reduction)())
+    code = _fill(schedule.template, FILLERS[type(schedule)](kernel, schedule, names).slots())
     if schedule.split:
         code += _fill("finish", Sums(kernel, schedule, names).finish(kernel.finish))
     return code
 
 
 def _fill(template: str, slots: dict[str, Any]) -> str:
-    text: str = _environment().get_template(f"{template}.cu.j2").render(slots)
+    text: str = environment().get_template(f"{template}.cu.j2").render(slots)
     return text
 
 
-def _barriers(kernel: Kernel, schedule: Schedule) -> bool:
-    if isinstance(kernel, StridedRowKernel):
+def _barriers(schedule: Schedule) -> bool:
+    if isinstance(schedule, StridedRowSchedule):
         return schedule.rows > 1 or schedule.persistent
-    return schedule.template not in ("elementwise", "serial")
+    return not isinstance(schedule, (ElementwiseSchedule, SerialSchedule))
 
 
 def _nest(text: str, columns: int) -> str:
@@ -88,7 +98,13 @@ def _nest(text: str, columns: int) -> str:
     return "\n".join(line if not line or line.startswith("#") else " " * columns + line for line in lines)
 
 
+def _exprs(kernel: Kernel) -> list[Expr]:
+    """Everything that it computes."""
+    places = [place for operand in kernel.gathered for _, place in operand.places]
+    return [*(item.expr for item in kernel.items), *places]
+
+
 def _extra_headers(kernel: Kernel) -> tuple[str, ...]:
-    names = {node.function for node in walk([item.expr for item in kernel.items]) if isinstance(node, Call)}
+    names = {node.function for node in walk(_exprs(kernel)) if isinstance(node, Call)}
     texts = [lookup(name).header.strip() for name in sorted(names)]
     return tuple(text for text in texts if text)

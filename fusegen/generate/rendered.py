@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
 from fusegen.core import sources
+from fusegen.core.within import Site
 
 PREAMBLE = '#include "fusegen.cuh"\n\n'
 
@@ -23,6 +24,7 @@ class Rendered:
         headers: device functions of users' own rows of the function table, with which ``text`` starts.
         shared: bytes of shared memory that launches of ``entry`` ask for, beside what the text declares.
         cluster: blocks of a cluster of ``entry``, as the text declares it; that of ``finish`` is one block.
+        sites: what may report a place out of range (core/within), by the numbers that the text has.
     """
 
     text: str
@@ -32,6 +34,7 @@ class Rendered:
     headers: tuple[str, ...] = ()
     shared: int = 0
     cluster: int = 1
+    sites: tuple[Site, ...] = ()
 
     def cluster_of(self, entry: str) -> int:
         """Blocks of a cluster of one of the two kernels."""
@@ -48,7 +51,8 @@ class Rendered:
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Rendered:
         """What `to_fields` gave, whether or not it was JSON meanwhile."""
-        return cls(**{**fields, "headers": tuple(fields["headers"])})
+        sites = tuple((number, text, wraps) for number, text, wraps in fields["sites"])
+        return cls(**{**fields, "headers": tuple(fields["headers"]), "sites": sites})
 
     @property
     def body(self) -> str:
@@ -65,8 +69,8 @@ def template_text(name: str) -> str:
 def headers() -> dict[str, str]:
     """What generated code includes when NVRTC compiles it."""
     names = (
-        "fusegen.cuh", "fusegen_math.cuh", "fusegen_random.cuh", "fusegen_reduce.cuh", "fusegen_rows.cuh",
-        "fusegen_trig.cuh", "fusegen_vector.cuh",
+        "fusegen.cuh", "fusegen_math.cuh", "fusegen_places.cuh", "fusegen_random.cuh", "fusegen_reduce.cuh",
+        "fusegen_rows.cuh", "fusegen_scan.cuh", "fusegen_trig.cuh", "fusegen_vector.cuh",
     )  # fmt: skip
     return {name: template_text(name) for name in names}
 
@@ -75,6 +79,16 @@ def one_file(kernels: Sequence[Rendered], comment: str = "") -> str:
     """The kernels of a pass as one file, in launch order, below a comment."""
     headers = tuple(dict.fromkeys(text for k in kernels for text in k.headers))
     return file_text(headers, [*([comment] if comment else []), *(k.body for k in kernels)])
+
+
+def apart(kernels: Sequence[Rendered]) -> list[Rendered]:
+    """The same kernels, of which no two have one name: for one file."""
+    found: list[Rendered] = []
+    for kernel in kernels:
+        count = sum(kernel.entry == other.entry or kernel.entry + "_" in other.entry for other in found)
+        name = f"{kernel.entry}_{count + 1}" if any(kernel.entry == other.entry for other in found) else kernel.entry
+        found.append(replace(kernel, entry=name, text=kernel.text.replace(f"{kernel.entry}(", f"{name}(")))
+    return found
 
 
 def file_text(headers: Sequence[str], bodies: Sequence[str]) -> str:

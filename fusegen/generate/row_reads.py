@@ -8,7 +8,7 @@ from typing import Any
 
 from fusegen.core.ir import Operand
 from fusegen.fuse.row_kernel import RowKernel
-from fusegen.fuse.rows_schedule import kept_for_all, kept_in_registers
+from fusegen.fuse.rows_schedule import RowSchedule, kept_for_all, kept_in_registers
 from fusegen.generate.slots import SlotFiller
 
 
@@ -21,6 +21,7 @@ class RowReads(SlotFiller):
     """
 
     kernel: RowKernel
+    schedule: RowSchedule
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from fusegen.core.ir import Let, Operand, Output, Reduce, Ref, Tensorlike, refs
@@ -27,9 +27,11 @@ class Rows(RowReads):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.sites = 0
+        if self.schedule.rows > 1:  # behind the last row threads have no elements, and sums of none
+            self.printer = replace(self.printer, inside="end > 0")
         self.segments = Segments(self.kernel, self.schedule, self.names, self.printer.text)
 
-    def rows(self) -> dict[str, Any]:
+    def slots(self) -> dict[str, Any]:
         """All slots."""
         kernel, plan = self.kernel, self.schedule
         read = self.needed(kernel.reducing) if plan.split else {o.name for o in kernel.operands}

@@ -9,7 +9,7 @@ from typing import Any
 
 from fusegen.core.ir import Expr, Reduce
 from fusegen.fuse.row_kernel import RowKernel
-from fusegen.fuse.schedule import Schedule
+from fusegen.fuse.rows_schedule import RowSchedule
 from fusegen.generate.names import Names
 
 
@@ -22,7 +22,7 @@ class Segments:
     """
 
     kernel: RowKernel
-    plan: Schedule
+    plan: RowSchedule
     names: Names
     text: Callable[[Expr], str]
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from fusegen.core.ir import Let, Operand, Output, Reduce, names_read
+from fusegen.core.ir import Call, Expr, Let, Operand, Output, Reduce, names_read, walk
 from fusegen.core.text import expr_text, reduce_text
 from fusegen.fuse.kernel import Gathered, Kernel, Position, with_places
 from fusegen.fuse.reuse import Traversal, still_needed
-from fusegen.fuse.schedule import THREADS, Schedule, of_each_result
+from fusegen.fuse.schedule import THREADS, FullReductionSchedule, Schedule
 from fusegen.generate.cexpr import Printer
 from fusegen.generate.names import Names
 from fusegen.generate.params import parameters
 from fusegen.generate.scalars import computed_once
+from fusegen.generate.table import Table
 from fusegen.generate.wording import WIDTH, comment, explain, signature
 
 # Blocks of 256 threads that kernels with a loop are compiled to keep on a multiprocessor: 64 registers a thread. Left
@@ -57,18 +58,34 @@ class SlotFiller:
     def common(self) -> dict[str, Any]:
         """The slots that every template has."""
         return {
-            "header": self._header(),
-            "signature": signature(self.kernel.name, parameters(self.kernel, self.schedule, self.names)),
+            **(frame := self.frame(self.kernel.name, "main")),
+            "header": "\n".join([self._header(), *frame["table"]]),
             "threads": self.schedule.threads,
             "index": self.schedule.index,
             "vector": self.schedule.vector,
-            "bounds": f"{THREADS}, {self._resident()}" if self.schedule.threads == THREADS else self.schedule.threads,
-            "start": self.start(self.schedule.follows),
+            "bounds": self.bounds(0),
+            "start": [*frame["locate"], *self.start(self.schedule.follows)],
         }
 
-    def _resident(self) -> int:
-        values = self.schedule.vector * of_each_result(self.kernel) if self.schedule.template == "column" else 0
-        return min((blocks for more, blocks in RESIDENT_WITH.items() if values > more), default=RESIDENT)
+    def bounds(self, values: int) -> str:
+        """Threads of a block, and how many blocks a multiprocessor should hold; ``values``: what a thread has at a
+        time."""
+        if self.schedule.threads != THREADS:
+            return str(self.schedule.threads)
+        return f"{THREADS}, {min((n for more, n in RESIDENT_WITH.items() if values > more), default=RESIDENT)}"
+
+    def frame(self, name: str, stage: str) -> dict[str, Any]:
+        """What a kernel is called with, and how it tells its blocks: by the grid, or by a table of many tensors."""
+        params = parameters(self.kernel, self.schedule, self.names, stage)
+        if not self.schedule.table:
+            grid = {"block": "blockIdx.x", "blocks": "gridDim.x", "table": [], "locate": []}
+            return {**grid, "signature": signature(name, params)}
+        table = Table.of(params)
+        counted = isinstance(self.schedule, FullReductionSchedule) and stage == "main"
+        return {
+            "block": "block", "blocks": "blocks", "table": table.declare(name), "locate": table.locate(counted),
+            "signature": signature(name, table.parameters(name)),
+        }  # fmt: skip
 
     def start(self, follows: bool) -> list[str]:
         """How a kernel begins: what it computes once, and how it waits for one of its op before it."""
@@ -210,22 +227,54 @@ class SlotFiller:
         if isinstance(operand, Position):
             return [f"{declared} = {offset or 0};"]
         if isinstance(operand, Gathered):
-            return self.access(f"{declared} = {self.gather(operand)};", operand.name, offset)
+            places, line = self.gather(operand, declared)
+            return [*places, *self.access(line, operand.name, offset)]
         return self.access(f"{declared} = fg::load({{}});", operand.name, offset)
 
-    def gather(self, operand: Gathered, vector: str = "") -> str:
-        """An element of what is gathered, given the pointer to where its places are zero."""
-        told = [
-            f"{self.printer.text(place)}, {axis.upper()}, {self.names.step(operand.name, axis)}"
-            for axis, place in operand.places
-        ]
+    def gather(self, operand: Gathered, declared: str, vector: str = "") -> tuple[list[str], str]:
+        """``declared`` as an element of what is gathered, given the pointer to where its places are zero; and lines in
+        front of it that tell these places, where there is no room for them."""
+        stem, lines = self.stem(operand.name), list[str]()
+        line = f"{declared} = {self.gathered(operand, self.places(operand), vector)};"
+        if self.indent + len(line.format(self.pointer(operand.name, f"{stem}_at"))) > WIDTH:
+            named = {axis: f"{stem}_place{axis.lstrip('d')}" for axis, _ in operand.places}
+            lines = [text for axis, place in operand.places for text in self._named(place, named[axis])]
+            line = f"{declared} = {self.gathered(operand, named, vector)};"
+        return lines, line
+
+    def _named(self, expr: Expr, name: str) -> list[str]:
+        """An expression as a constant, in front of it those of its parts that would make the line too long."""
+        lines, known = list[str](), dict(self.numbers)
+        while True:
+            printer = replace(self.printer, known=known)
+            calls = [n for n in walk([expr]) if isinstance(n, Call)]
+            texts: dict[Expr, str] = {n: f"const {n.dtype.ctype} {{}} = {printer.text(n)};" for n in calls}
+            room = WIDTH - self.indent - len(name)
+            parts = [n for n, text in texts.items() if n is not expr and n not in known and len(text) <= room]
+            whole = texts.get(expr, f"const {expr.dtype.ctype} {{}} = {printer.text(expr)};")
+            if len(whole) <= room or not parts:
+                return [*lines, whole.format(name)]
+            widest = max(parts, key=lambda n: len(texts[n]))
+            known[widest] = f"{name}_{len(lines) + 2}"
+            lines.append(texts[widest].format(known[widest]))
+
+    def places(self, operand: Gathered) -> dict[str, str]:
+        """Where it is read, by axis of its table."""
+        return {axis: self.printer.text(place) for axis, place in operand.places}
+
+    def gathered(self, operand: Gathered, places: Mapping[str, str], vector: str = "") -> str:
+        """An element at these places, given the pointer to where they are zero."""
+        told = [f"{text}, {axis.upper()}, {self.names.step(operand.name, axis)}" for axis, text in places.items()]
         return f"fg::gather{vector}({{}}, {', '.join(told)})"
 
     def read_vector(self, operand: Operand, offset: str) -> list[str]:
         """A vector of elements as ``x_v``."""
         width = f"<{self.schedule.vector}>"
-        load = self.gather(operand, width) if isinstance(operand, Gathered) else f"fg::load_vector{width}({{}})"
-        return self.access(f"const auto {self.stem(operand.name)}_v = {load};", operand.name, offset)
+        declared, places = f"const auto {self.stem(operand.name)}_v", list[str]()
+        line = f"{declared} = fg::load_vector{width}({{}});"
+        if isinstance(operand, Gathered):
+            places, line = self.gather(operand, declared, width)
+        return [*places, *self.access(line, operand.name, offset)]
 
     def write_vector(self, output: Output, offset: str) -> list[str]:
         """``out_v`` to memory. The offset is one term: where a pointer grows term by term, the compiler may fail to put
@@ -240,7 +289,18 @@ class SlotFiller:
         if len(whole) + self.indent <= WIDTH or not offset:
             return [whole]
         at = called or f"{self.stem(name)}_at"
-        return [*self._sum(f"const {self.schedule.index} {at} = ", offset), line.format(self.pointer(name, at))]
+        return [
+            *self._sum(f"const {self.schedule.index} {at} = ", offset),
+            *self._arguments(line.format(self.pointer(name, at))),
+        ]
+
+    def _arguments(self, line: str) -> list[str]:
+        """A call whose arguments go on below the first one, where there is no room beside it."""
+        lines, start = list[str](), line.find("(") + 1
+        while len(line) + self.indent > WIDTH and (cut := line.rfind(", ", start, WIDTH - self.indent)) > 0:
+            lines.append(line[: cut + 1])
+            line = " " * start + line[cut + 2 :]
+        return [*lines, line]
 
     def _sum(self, start: str, terms: str) -> list[str]:
         """A sum, continued on further lines below its first term."""

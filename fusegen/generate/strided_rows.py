@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 from fusegen.core.ir import Let, Operand, Output, Reduce, Ref, refs
@@ -11,7 +11,7 @@ from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.kernel import Gathered, Position
 from fusegen.fuse.row_kernel import Stage, picked_by
 from fusegen.fuse.schedule import Access
-from fusegen.fuse.strided_rows import StridedRowKernel, resident, streams_of
+from fusegen.fuse.strided_rows import StridedRowKernel, StridedRowSchedule, resident, streams_of
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.slots import SlotFiller
 from fusegen.generate.wording import WIDTH
@@ -31,12 +31,16 @@ class StridedRows(SlotFiller):
     thread has for a result is a vector, and expressions read its k-th element."""
 
     kernel: StridedRowKernel
+    schedule: StridedRowSchedule
     indent: ClassVar[int] = len("        ")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         plan, kernel = self.schedule, self.kernel
         self.sites = 0
+        # Behind the last result threads have no elements, and sums of none.
+        self.guards = [] if plan.exact or not (plan.persistent or plan.rows > 1) else ["end > 0"]
+        self.printer = replace(self.printer, inside=" && ".join(self.guards))
         self.kept_loops, self.fast = range(plan.loops), plan.loops - 1
         self.over_loops = range(plan.loops, plan.loops + plan.inner)
         self.streams = streams_of(kernel, plan)
@@ -55,7 +59,7 @@ class StridedRows(SlotFiller):
         """Whether neighbouring results have different elements of it."""
         return bool(self.moving([operand.name], [self.fast]))
 
-    def strided_rows(self) -> dict[str, Any]:
+    def slots(self) -> dict[str, Any]:
         """All slots."""
         kernel, plan = self.kernel, self.schedule
         things = [o.name for o in (*kernel.operands, *kernel.written)]
@@ -65,7 +69,6 @@ class StridedRows(SlotFiller):
             for output in kernel.pointwise:
                 self._write(output, self.offset(output.name, range(plan.loops + plan.inner)), last)
         row_end = ["__syncthreads();  // before the next results overwrite what threads exchange"]
-        guards = [] if plan.exact or not (plan.persistent or plan.rows > 1) else ["end > 0"]
         singles = [o for o in self._fixed() if not self.moving([o.name], self.kept_loops)]
         by_row = [o for o in self._fixed() if o not in singles]
         opening = self._fixed_reads(by_row)
@@ -74,7 +77,7 @@ class StridedRows(SlotFiller):
             "bounds": f"{plan.threads}, {resident(kernel, plan)}",
             "block_width": plan.block_width, "rows": plan.rows, "vectors_per_thread": plan.vectors_per_thread,
             "persistent": plan.persistent, "exact": plan.exact,
-            "whole": plan.whole_rows,
+            "whole": plan.filled,
             "singles": [line for o in singles for line in self.read(o, "")],
             "totals": [a.declare() for a in self._totals()],
             "kept_coordinates": self.coordinates(0, self.fast, "result", self.moving(things, self.kept_loops)),
@@ -84,7 +87,7 @@ class StridedRows(SlotFiller):
             "stages": stages,
             "last": last,
             "end_of_result": self._end(),
-            "writer": " && ".join([*(["threadIdx.y == 0"] if plan.rows > 1 else []), *guards]),
+            "writer": " && ".join([*(["threadIdx.y == 0"] if plan.rows > 1 else []), *self.guards]),
             "row_end": row_end if plan.persistent and plan.rows > 1 and self.sites < 2 else [],
             "sums": self._sums(),
             "partials": self._left(),
@@ -145,7 +148,7 @@ class StridedRows(SlotFiller):
                 slots["declarations"] += self.read_vector(o, offset)
             else:
                 at = self.element_offset(o.name, offset, self.fast)
-                load = self.gather(o) if isinstance(o, Gathered) else "fg::load({})"
+                load = self.gathered(o, self.places(o)) if isinstance(o, Gathered) else "fg::load({})"
                 value = at if isinstance(o, Position) else load.format(self.pointer(o.name, at))
                 self._define(slots, o.dtype.compute.ctype, self._of(o.name), value)
         return slots

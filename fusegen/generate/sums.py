@@ -7,22 +7,80 @@ from typing import Any
 
 from fusegen.core.ir import Let, Operand, Output, Ref
 from fusegen.fuse.finish import FINISHES
-from fusegen.fuse.schedule import TILE, Access
+from fusegen.fuse.schedule import TILE, Access, ColumnSchedule, LineSchedule, SerialSchedule, of_each_result
 from fusegen.generate.accumulators import Accumulator
-from fusegen.generate.params import parameters
 from fusegen.generate.slots import SlotFiller
-from fusegen.generate.wording import signature
 
 
 class Sums(SlotFiller):
-    """Fills row.cu.j2, column.cu.j2, serial.cu.j2 and finish.cu.j2."""
+    """What kernels that add up have in common. Fills finish.cu.j2, the second stage of a split sum."""
+
+    def _add_iterations(self, slots: dict[str, Any]) -> None:
+        for accumulator in self._accumulators():
+            before, behind = accumulator.iteration()
+            slots["declarations"] += before
+            slots["writes"] += behind
+
+    def _late_operands(self) -> list[str]:
+        needed = self.needed(self.kernel.ending)
+        return [o.name for o in self.kernel.operands if o.name in needed]
+
+    def _accumulators(self) -> list[Accumulator]:
+        return [Accumulator(reduce, self.names, per_iteration=self.schedule.vector) for reduce in self.kernel.reduces]
+
+    def _combine(self) -> list[str]:
+        """The states of a block's threads put together."""
+        return [a.combine("block", str(self.schedule.threads)) for a in self._accumulators()]
+
+    def _partials(self, position: str) -> list[str]:
+        return [line for a in self._accumulators() for line in a.store(position)]
+
+    def _epilogue(self, already: set[str]) -> list[str]:
+        """What follows the reductions, for one result."""
+        kept = range(self.schedule.kept)
+        late = [o for o in self.kernel.operands if o.name in self._late_operands() and o.name not in already]
+        lines = [line for r in self.kernel.states for line in Accumulator(r, self.names).result()]
+        lines += [Accumulator(of, self.names).partner(name) for name, of in self.kernel.partners.items()]
+        lines += [line for o in late for line in self.read(o, self.offset(o.name, kept))]
+        lines += self.lets([item for item in self.kernel.ending if isinstance(item, Let)])
+        for output in self.kernel.outputs:
+            lines += self.store(output, self.offset(output.name, kept))
+        return lines
+
+    def finish(self, name: str) -> dict[str, Any]:
+        """The second stage, which combines the partial results of each result."""
+        kernel, kept = self.kernel, range(self.schedule.kept)
+        late = [*self._late_operands(), *(o.name for o in kernel.outputs)]
+        merged = [Accumulator(reduce, self.names) for reduce in kernel.states]
+        results, (block_width, rows, _) = FINISHES[self.schedule.finish]
+        over, count = ("column", rows) if self.schedule.finish == "tile" else ("block", block_width)
+        return {
+            **(frame := self.frame(name, "finish")),
+            "by": self.schedule.finish,
+            "results": results,
+            "rows": rows,
+            "threads": block_width * rows,
+            "start": [*frame["locate"], *self.start(True)],
+            "index": self.schedule.index,
+            "kept_coordinates": self.coordinates(0, self.schedule.kept - 1, "result", self.moving(late, kept)),
+            "accumulators": [a.declare() for a in merged],
+            "merges": [a.merge("piece * m + result") for a in merged],
+            "combine": [a.combine(over, str(count)) for a in merged],
+            "ending": self._epilogue(set()),
+        }
+
+
+class Reduction(Sums):
+    """Fills row.cu.j2, column.cu.j2 and serial.cu.j2."""
+
+    schedule: LineSchedule | ColumnSchedule | SerialSchedule
 
     @property
     def _vector_along_results(self) -> bool:
         """A column kernel's vector lies along its results, a row kernel's along what is summed."""
-        return self.schedule.template == "column" and self.schedule.vector > 1
+        return isinstance(self.schedule, ColumnSchedule) and self.schedule.vector > 1
 
-    def reduction(self) -> dict[str, Any]:
+    def slots(self) -> dict[str, Any]:
         """A block or a thread a result, or 32 results (or vectors of them) a block."""
         schedule, kernel = self.schedule, self.kernel
         kept, over = range(schedule.loops), range(schedule.loops, schedule.loops + schedule.inner)
@@ -44,17 +102,27 @@ class Sums(SlotFiller):
         self._add_iterations(slots)
         late = [] if schedule.split else [*(o.name for o in kernel.outputs), *self._late_operands()]
         names = [*(o.name for o in read), *(o.name for o in kernel.pointwise), *late]
-        already = set() if schedule.template == "column" else {o.name for o in fixed}
+        already = set() if isinstance(schedule, ColumnSchedule) else {o.name for o in fixed}
         return {
             **self.common(),
             **slots,
+            **self._block(),
             "split": schedule.split,
-            "rows": schedule.threads // schedule.block_width,
-            "block_width": schedule.block_width, "unroll": schedule.unroll,
             "kept_coordinates": self.coordinates(0, schedule.loops - 1, "result", self.moving(names, kept)),
             "accumulators": [a.declare() for a in self._accumulators()],
             "combine": self._combine(),
             "ending": self._end(already),
+        }  # fmt: skip
+
+    def _block(self) -> dict[str, Any]:
+        """How the threads of a column kernel's block are divided."""
+        schedule = self.schedule
+        if not isinstance(schedule, ColumnSchedule):
+            return {}
+        values = schedule.vector * of_each_result(self.kernel)
+        return {
+            "rows": schedule.threads // schedule.block_width, "block_width": schedule.block_width,
+            "unroll": schedule.unroll, "bounds": self.bounds(values),
         }  # fmt: skip
 
     def _read_fixed(self, fixed: Sequence[Operand], slots: dict[str, Any]) -> None:
@@ -84,12 +152,6 @@ class Sums(SlotFiller):
         """Whether neighbouring results of a thread read different elements of one of these."""
         return self._vector_along_results and bool(self.moving(names, [self._fast()]))
 
-    def _add_iterations(self, slots: dict[str, Any]) -> None:
-        for accumulator in self._accumulators():
-            before, behind = accumulator.iteration()
-            slots["declarations"] += before
-            slots["writes"] += behind
-
     def _fast(self) -> int:
         """The loop along which the vector lies."""
         return self.schedule.loops - 1 if self._vector_along_results else self.schedule.loops + self.schedule.inner - 1
@@ -118,26 +180,21 @@ class Sums(SlotFiller):
         at = self.element_offset(name, offset, self._fast()) if vector > 1 else offset
         slots["inner"] += self.store(output, at)
 
-    def _late_operands(self) -> list[str]:
-        needed = self.needed(self.kernel.ending)
-        return [o.name for o in self.kernel.operands if o.name in needed]
-
     def _accumulators(self) -> list[Accumulator]:
         results = self.schedule.vector if self._vector_along_results else 1
-        per_iteration = self.schedule.vector if self.schedule.template in ("row", "full_reduction") else 0
+        per_iteration = self.schedule.vector if isinstance(self.schedule, LineSchedule) else 0
         return [Accumulator(reduce, self.names, results, per_iteration) for reduce in self.kernel.reduces]
 
     def _combine(self) -> list[str]:
         """The states of a block's threads put together; a thread by itself has nothing to combine."""
-        template, threads = self.schedule.template, self.schedule.threads
-        block_width = self.schedule.block_width
-        if template == "serial" or (template == "column" and threads == block_width):
+        schedule = self.schedule
+        if isinstance(schedule, LineSchedule):
+            return super()._combine()
+        if isinstance(schedule, SerialSchedule) or schedule.threads == schedule.block_width:
             return []
-        if template == "column":
-            over, count = "column", f"{threads // block_width}{'' if block_width == TILE else f', {block_width}'}"
-        else:
-            over, count = "block", str(threads)
-        return [a.combine(over, count) for a in self._accumulators()]
+        count = f"{schedule.threads // schedule.block_width}"
+        count += "" if schedule.block_width == TILE else f", {schedule.block_width}"
+        return [a.combine("column", count) for a in self._accumulators()]
 
     def _end(self, already: set[str]) -> list[str]:
         """What the thread that holds the reductions does with them."""
@@ -192,40 +249,3 @@ class Sums(SlotFiller):
             slots["each"].append(f"{self.stem(name)}_v[k] = {self.printer.text(output.expr)};")
         store = f"fg::store_vector<{self.schedule.vector}>({{}}, {sums or f'{self.stem(name)}_v'});"
         slots["writes"] += self.access(store, name, offset, one_term=" + " in offset)
-
-    def _partials(self, position: str) -> list[str]:
-        return [line for a in self._accumulators() for line in a.store(position)]
-
-    def _epilogue(self, already: set[str]) -> list[str]:
-        """What follows the reductions, for one result."""
-        kept = range(self.schedule.kept)
-        late = [o for o in self.kernel.operands if o.name in self._late_operands() and o.name not in already]
-        lines = [line for r in self.kernel.states for line in Accumulator(r, self.names).result()]
-        lines += [Accumulator(of, self.names).partner(name) for name, of in self.kernel.partners.items()]
-        lines += [line for o in late for line in self.read(o, self.offset(o.name, kept))]
-        lines += self.lets([item for item in self.kernel.ending if isinstance(item, Let)])
-        for output in self.kernel.outputs:
-            lines += self.store(output, self.offset(output.name, kept))
-        return lines
-
-    def finish(self, name: str) -> dict[str, Any]:
-        """The second stage, which combines the partial results of each result."""
-        kernel, kept = self.kernel, range(self.schedule.kept)
-        late = [*self._late_operands(), *(o.name for o in kernel.outputs)]
-        merged = [Accumulator(reduce, self.names) for reduce in kernel.states]
-        results, (block_width, rows, _) = FINISHES[self.schedule.finish]
-        over, count = ("column", rows) if self.schedule.finish == "tile" else ("block", block_width)
-        return {
-            "signature": signature(name, parameters(kernel, self.schedule, self.names, "finish")),
-            "by": self.schedule.finish,
-            "results": results,
-            "rows": rows,
-            "threads": block_width * rows,
-            "start": self.start(True),
-            "index": self.schedule.index,
-            "kept_coordinates": self.coordinates(0, self.schedule.kept - 1, "result", self.moving(late, kept)),
-            "accumulators": [a.declare() for a in merged],
-            "merges": [a.merge("piece * m + result") for a in merged],
-            "combine": [a.combine(over, str(count)) for a in merged],
-            "ending": self._epilogue(set()),
-        }

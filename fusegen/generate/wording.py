@@ -7,8 +7,18 @@ from collections.abc import Sequence
 
 from fusegen.fuse.kernel import Kernel, Position
 from fusegen.fuse.row_kernel import RowKernel
-from fusegen.fuse.schedule import Access, Placement, Schedule
-from fusegen.fuse.strided_rows import StridedRowKernel
+from fusegen.fuse.rows_schedule import RowSchedule
+from fusegen.fuse.schedule import (
+    Access,
+    ColumnSchedule,
+    ElementwiseSchedule,
+    FullReductionSchedule,
+    LineSchedule,
+    Placement,
+    Schedule,
+    TransposeSchedule,
+)
+from fusegen.fuse.strided_rows import StridedRowKernel, StridedRowSchedule
 from fusegen.generate.params import Param
 
 WIDTH = 120
@@ -59,25 +69,31 @@ def comment(line: str) -> list[str]:
 
 def explain(kernel: Kernel, schedule: Schedule) -> str:
     """One line on the kernel's shape and why it was chosen."""
-    if schedule.template == "elementwise":
+    many = ", of one of the many tensors of a launch" if schedule.table else ""
+    return _explain_shape(kernel, schedule) + many
+
+
+def _explain_shape(kernel: Kernel, schedule: Schedule) -> str:
+    if isinstance(schedule, ElementwiseSchedule):
         return f"elementwise: {_explain_elementwise(schedule, in_memory(kernel, schedule))}"
-    if schedule.template == "tiled_transpose":
+    if isinstance(schedule, TransposeSchedule):
         names = ", ".join(p.name for p in schedule.placements if p.access is Access.TRANSPOSED)
         return f"tiled transpose: {names} is contiguous along another axis, and is read through tiles in shared memory"
-    if isinstance(kernel, StridedRowKernel):
+    if isinstance(kernel, StridedRowKernel) and isinstance(schedule, StridedRowSchedule):
         return f"strided rows: {_explain_strided_rows(kernel, schedule)}"
-    if isinstance(kernel, RowKernel):
+    if isinstance(kernel, RowKernel) and isinstance(schedule, RowSchedule):
         return f"rows: {_explain_rows(kernel, schedule)}"
     over = ", ".join(axis.upper() for axis in kernel.over)
     pieces = "; cut into pieces that a second kernel combines in order" if schedule.split else ""
-    if schedule.template == "full_reduction":
+    if isinstance(schedule, FullReductionSchedule):
         along = f", and writes {', '.join(o.name for o in kernel.pointwise)} on the way" if kernel.pointwise else ""
         return f"full reduction: one pass reduces everything{along}{pieces}"
-    if schedule.template == "serial":
-        return f"serial: a thread a result, reduced over {over}"
-    if schedule.template == "row":
+    if isinstance(schedule, LineSchedule):
         return f"row: a block a result, reduced over {over}, along the fast axis{pieces}"
-    return f"column: {schedule.block_width * schedule.vector} neighbouring results a block, reduced over {over}{pieces}"
+    if isinstance(schedule, ColumnSchedule):
+        results = schedule.block_width * schedule.vector
+        return f"column: {results} neighbouring results a block, reduced over {over}{pieces}"
+    return f"serial: a thread a result, reduced over {over}"
 
 
 def in_memory(kernel: Kernel, schedule: Schedule) -> list[Placement]:
@@ -91,7 +107,7 @@ def starts_early(before: str) -> str:
     return f"starts while {before} drains (programmatic dependent launch)"
 
 
-def _explain_elementwise(schedule: Schedule, placements: Sequence[Placement]) -> str:
+def _explain_elementwise(schedule: ElementwiseSchedule, placements: Sequence[Placement]) -> str:
     def named(*accesses: Access) -> list[Placement]:
         return [p for p in placements if p.access in accesses]
 
@@ -116,7 +132,7 @@ def _names(placements: Sequence[Placement]) -> str:
     return ", ".join(placement.name for placement in placements)
 
 
-def _explain_rows(kernel: RowKernel, schedule: Schedule) -> str:
+def _explain_rows(kernel: RowKernel, schedule: RowSchedule) -> str:
     over = ", ".join(axis.upper() for axis in kernel.over)
     if not kernel.reduces and not kernel.columns:
         return f"elementwise, {over} in pieces: what a row's elements have in common is computed once for each piece"
@@ -153,7 +169,7 @@ def _explain_parts(kernel: RowKernel) -> str:
     return f"; leaves {names}{each}, which a second kernel adds up over rows"
 
 
-def _explain_strided_rows(kernel: StridedRowKernel, schedule: Schedule) -> str:
+def _explain_strided_rows(kernel: StridedRowKernel, schedule: StridedRowSchedule) -> str:
     over = ", ".join(axis.upper() for axis in kernel.over)
     results = f"{schedule.vector} neighbouring results" if schedule.vector > 1 else "a result"
     who = f"{schedule.rows} threads" if schedule.rows > 1 else "a thread"

@@ -25,10 +25,10 @@ from fusegen.derive.gradient import GradientNames, operands_read
 from fusegen.derive.reach import reached
 from fusegen.derive.tangent import tangent_names
 from fusegen.fuse.kernel import Kernel
-from fusegen.fuse.products import Chain, Product, chain, product_text
+from fusegen.fuse.products import Chain, Product, Scan, chain, product_text
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Buffer, Launch, Placement
-from fusegen.generate.rendered import one_file
+from fusegen.generate.rendered import Rendered, apart, one_file
 from fusegen.generate.wording import explain, in_memory, starts_early
 from fusegen.matmul.padding import padded_strides
 from fusegen.plan import entry
@@ -38,6 +38,7 @@ from fusegen.plan.layout import row_major
 from fusegen.plan.targets import chip_of
 from fusegen.run.libraries import notes
 from fusegen.run.runner import Runner
+from fusegen.run.scan_step import plan_scan
 
 # What a kernel behind a matrix product starts behind: the library's kernel, which has no name here.
 THE_PRODUCT = "the matrix product before it"
@@ -154,11 +155,36 @@ class Pass:
     def text(self) -> str:
         """The CUDA of all its kernels as one file, and what is done without any."""
         cut = self.chain
-        remarks = [product_text(step) for step in cut.steps if isinstance(step, Product)] if cut else []
+        steps = [step for step in cut.steps if isinstance(step, Product)] if cut else []
+        remarks = [product_text(step) for step in steps if not isinstance(step, Scan)]
         remarks += [f"{gradient} = {tensor}, the same tensor" for gradient, tensor in self.same.items()]
-        title = f"// {self.op.name}, {self.op.label}: without a kernel\n"
-        comment = title + "".join(map(_comment, remarks)) if remarks else ""
-        return one_file([item.rendered for item in self.kernels], comment)
+        scans = [product_text(step) for step in steps if isinstance(step, Scan)]
+        title = f"// {self.op.name}, {self.op.label}: "
+        comment = "".join([title, "without a kernel\n", *map(_comment, remarks)]) if remarks else ""
+        comment += "".join([title, "scans, whose kernels come last\n", *map(_comment, scans)]) if scans else ""
+        return one_file([*(item.rendered for item in self.kernels), *self.scans], comment)
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """The kernels that are in its text."""
+        own = [entry for item in self.kernels for entry in (item.rendered.entry, item.rendered.finish) if entry]
+        return *own, *(kernel.entry for kernel in self.scans)
+
+    @property
+    def scans(self) -> list[Rendered]:
+        """The kernels of its scans, in order, each text once."""
+        cut = self.chain
+        if cut is None or not any(isinstance(step, Scan) for step in cut.steps):
+            return []
+        buffers = self.with_intermediates(cut).layout.buffers
+        found: dict[str, Rendered] = {}
+        for place, step in enumerate(cut.steps):
+            if isinstance(step, Scan):
+                names = (*(source.name for source in step.sources), step.result)
+                lying = [(buffers[name].dtype, buffers[name].strides, buffers[name].alignment) for name in names]
+                planned = plan_scan(step, self.layout.sizes, lying, follows=place > 0)
+                found |= {kernel.text: kernel for kernel in (planned.kernels if planned else ())}
+        return apart(list(found.values()))
 
 
 def _comment(line: str) -> str:

@@ -117,16 +117,16 @@ _NOTES = {"sum": _SORTED, "prod": _SORTED, "max": _UNSORTED, "min": _UNSORTED}
 
 @dataclass(frozen=True)
 class ScanCost(RoutineCost):
-    """``m`` rows of ``n`` numbers, added up along the row."""
+    """``m`` rows of ``n`` numbers, combined along the row."""
 
     @classmethod
     def of(cls, item: Pass, cut: Chain, step: Scan) -> ScanCost:
         """``item``: with what lies between the steps."""
         known, length = _Bytes(item, cut), item.layout.sizes[step.axis]
         rows = known.count(axis for axis in step.axes if axis != step.axis)
-        note = "added up by the framework, in float32 where they are halves: what that moves is not counted"
+        note = "by a kernel of its own, in one pass; few long rows, and rows side by side that are few, are read twice"
         dtype = known.things[step.result].dtype
-        read, written = known.of(step.left.name), known.of(step.result)
+        read, written = known.of(*(source.name for source in step.sources)), known.of(step.result)
         return cls(product_text(step), dtype, 1, rows, length, 1, read, written, (note,))
 
     @property

@@ -20,6 +20,12 @@ _MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _EARLY_START = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _EARLY_START_IN_GRAPHS = 12030  # the first driver that captures such launches into graphs: CUDA 12.3
 
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_PORTABLE, _MAPPED = 1, 2  # CU_MEMHOSTALLOC_PORTABLE, _DEVICEMAP
+MOST_DEVICES = 64
+_LONGEST_NAME = 256
+
 Grid = tuple[int, int, int]
 
 
@@ -70,6 +76,13 @@ def architecture(device: int) -> str:
     return f"sm_{numbers[0]}{numbers[1]}"
 
 
+def name(device: int) -> str:
+    """What the vendor calls the device, as "NVIDIA H200"."""
+    text = ctypes.create_string_buffer(_LONGEST_NAME)
+    _check(library(), library().cuDeviceGetName(text, len(text), device), "cuDeviceGetName")
+    return text.value.decode(errors="replace")
+
+
 def can_start_early(arch: str) -> bool:
     """Whether a kernel can be launched so that it starts before the one ahead of it ends (``EarlyFunction``)."""
     version = ctypes.c_int()
@@ -104,6 +117,38 @@ class Context:
     def __exit__(self, *_: object) -> None:
         popped = ctypes.c_void_p()
         _check(self._cuda, self._cuda.cuCtxPopCurrent_v2(ctypes.byref(popped)), "pop context")
+
+
+class _CaptureGoesOn:
+    """``with``: calls that a capture of this thread forbids, but that have nothing to do with its stream."""
+
+    def __enter__(self) -> None:
+        self._exchange(_RELAXED)
+
+    def __exit__(self, *_: object) -> None:
+        self._exchange(self._before)
+
+    def _exchange(self, mode: int) -> None:
+        given = ctypes.c_int(mode)
+        _check(library(), library().cuThreadExchangeStreamCaptureMode(ctypes.byref(given)), "exchange capture modes")
+        self._before = given.value
+
+
+def allocate_for_devices(size: int) -> int:
+    """The address of zeros in memory of the host that every device can write there. It is never freed."""
+    cuda, found = library(), ctypes.c_void_p()
+    with _CaptureGoesOn():
+        code = cuda.cuMemHostAlloc(ctypes.byref(found), ctypes.c_size_t(size), _PORTABLE | _MAPPED)
+    _check(cuda, code, "allocate pinned memory")
+    assert found.value is not None
+    ctypes.memset(found.value, 0, size)
+    return found.value
+
+
+def synchronize() -> None:
+    """Wait until the current context has done everything. What went wrong there is a later call's to tell."""
+    with _CaptureGoesOn():
+        library().cuCtxSynchronize()
 
 
 class _Attribute(ctypes.Structure):
@@ -170,6 +215,18 @@ class Function:
                 self.fail(code)
 
         return launch_with_arguments
+
+    def set_global(self, name: str, value: bytes) -> None:
+        """Write a variable of the kernel's module, before the kernel is launched. Another stream may be captured."""
+        cuda, at, size, stream = library(), ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_void_p()
+        code = cuda.cuModuleGetGlobal_v2(ctypes.byref(at), ctypes.byref(size), self._module, name.encode())
+        _check(cuda, code, f"find {name} of {self._entry}")
+        with _CaptureGoesOn():
+            _check(cuda, cuda.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING), "create a stream")
+            code = cuda.cuMemcpyHtoDAsync_v2(at, value, ctypes.c_size_t(len(value)), stream)
+            code = code or cuda.cuStreamSynchronize(stream)
+            cuda.cuStreamDestroy_v2(stream)
+            _check(cuda, code, f"write {name} of {self._entry}")
 
     @property
     def address(self) -> int:

@@ -64,6 +64,12 @@ class Target(Protocol):
     def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> Loaded: ...
 
 
+class Runnable(Protocol):
+    """Launches that take a call's pointers and numbers (see ``Program.run``)."""
+
+    def run(self, values: list[Any], allocate: Allocate, stream: int) -> None: ...
+
+
 @dataclass(frozen=True)
 class Workspace:
     """Memory of one call: results that a later kernel reads, or the partial results of a split reduction."""
@@ -102,7 +108,8 @@ class Arguments:
         self.address = ctypes.addressof(self.table)
 
 
-_SCALAR_FORMATS = {"float": "f4x", "double": "d", "int64_t": "q", "bool": "?7x"}
+# A number of a call in its slot of eight bytes.
+SCALAR_FORMATS = {"float": "f4x", "double": "d", "int64_t": "q", "bool": "?7x"}
 
 
 @dataclass
@@ -196,7 +203,7 @@ def make_steps(
     if rendered.finish:
         m = prod(launch.sizes[: schedule.kept])
         workspaces = [
-            Workspace(_partial_results(r.name), r.expr.dtype, launch.splits * m * BY_KIND[r.kind].fields)
+            Workspace(partial_results(r.name), r.expr.dtype, launch.splits * m * BY_KIND[r.kind].fields)
             for r in kernel.states
         ]
         loaded = target.load(rendered, rendered.finish, declared, True)
@@ -206,7 +213,7 @@ def make_steps(
     return steps, workspaces
 
 
-def _partial_results(name: str) -> str:
+def partial_results(name: str) -> str:
     """The partial results of a split reduction, by a name that no argument can have."""
     return f"partial results of {name}"
 
@@ -217,17 +224,18 @@ def _step(
     dynamic = [p for p in params if p.kind in ("in", "out", "partial", "scalar")]
     static = [p for p in params if p not in dynamic]
     slots = {id(p): position for position, p in enumerate((*dynamic, *static))}
-    formats = "".join(_SCALAR_FORMATS[p.ctype] if p.kind == "scalar" else "Q" for p in dynamic)
+    formats = "".join(SCALAR_FORMATS[p.ctype] if p.kind == "scalar" else "Q" for p in dynamic)
     return KernelLaunch(
         loaded, grid, block,
-        tuple(_partial_results(p.source) if p.kind == "partial" else p.source for p in dynamic),
+        tuple(partial_results(p.source) if p.kind == "partial" else p.source for p in dynamic),
         "<" + formats,
-        tuple(_static(p, schedule, launch) for p in static),
+        tuple(static_bytes(p, schedule, launch) for p in static),
         tuple(slots[id(p)] for p in params),
     )  # fmt: skip
 
 
-def _static(param: Param, schedule: Schedule, launch: Launch) -> bytes:
+def static_bytes(param: Param, schedule: Schedule, launch: Launch) -> bytes:
+    """What a parameter is that the layout of a call tells, as it lies in memory."""
     code = "q" if param.ctype in ("int64_t", "fg::Divisor64") else "i"
     if param.kind == "divisor":
         size = launch.sizes[param.loop]

@@ -28,6 +28,7 @@ from fusegen.core.ir import (
     Reduce,
     Ref,
     Size,
+    axis_name,
     const,
     refs,
     substitute,
@@ -287,9 +288,26 @@ def _is_gelu(step: Op, product: Product, output: Output, sums: Sequence[Expr]) -
     given = {operand.name: numbers.expand([sizes[axis] for axis in operand.shape if axis]) for operand in step.operands}
     given[product.result] = given[product.result] * 0.7  # not the bias's
     total = functools.reduce(torch.add, given.values())  # the bias lies along the last axis
-    found = reference(step, given)[[o.name for o in step.outputs].index(output.name)]
+    found = reference(_of_any_size(step), given)[[o.name for o in step.outputs].index(output.name)]
     wanted = torch.nn.functional.gelu(total, approximate="tanh")
     return bool(torch.allclose(found, wanted, rtol=1e-9, atol=1e-12))
+
+
+def _of_any_size(step: Op) -> Op:
+    """The step with names for its axes that tell no size (core/ir, ``axis_name``)."""
+    names = {axis: axis_name(number) for number, axis in enumerate(step.axes)}
+
+    def shape(of: Sequence[str | None]) -> tuple[str | None, ...]:
+        return tuple(axis and names[axis] for axis in of)
+
+    operands = tuple(replace(o, shape=shape(o.shape)) for o in step.operands)
+    outputs = tuple(replace(o, shape=shape(o.shape)) for o in step.outputs)
+    statements = tuple(
+        replace(statement, over=tuple(names[axis] for axis in statement.over))
+        if isinstance(statement, Reduce) else statement
+        for statement in step.statements
+    )  # fmt: skip
+    return replace(step, operands=operands, outputs=outputs, statements=statements)
 
 
 def _is_wide_clamp(node: Expr, sums: Sequence[Expr]) -> bool:

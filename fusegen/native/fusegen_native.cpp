@@ -8,12 +8,14 @@
 //   _reader.h      a plan as Python hands it over
 //   _leaf.h        gradients that products add to a leaf's .grad
 //   _node.h        a call as a node of torch's autograd graph
+//   _list.h        lists of tensors, as fg.foreach reads them
 //   _kernel.h      the kernels that torch's dispatcher calls for registered ops
 //   _caller.h      an op's cache of calls
 //   _fast_path.h   what torch.ops.fusegen.*.* calls first
 
 #include "fusegen_native_caller.h"
 #include "fusegen_native_fast_path.h"
+#include "fusegen_native_list.h"
 #include "fusegen_native_reader.h"
 
 namespace fusegen {
@@ -31,6 +33,8 @@ PyMethodDef module_methods[] = {
     {"forget_kernels", forget_kernels, METH_O, nullptr},
     {"plan_count", plan_count, METH_O, nullptr},
     {"fast_path", make_fast_path, METH_VARARGS, nullptr},
+    {"read_tensors", read_tensors, METH_O, nullptr},
+    {"watch_reports", watch_reports, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -357,10 +357,37 @@ inline at::Tensor allocate(const Plan& plan, c10::IntArrayRef sizes, c10::IntArr
   return at::empty_strided(sizes, strides, at::TensorOptions().dtype(dtype).device(place_of(plan)));
 }
 
+// A word that is not 0 while some GPU has found an index out of range, and Python's function that raises the error
+// (fusegen/launch/reports.py).
+inline const uint32_t no_reports = 0;
+inline const volatile uint32_t* reports_word = &no_reports;
+inline PyObject* look_at_reports = nullptr;
+
+// watch_reports(address, function): from now on. Without an address nothing is looked at.
+inline PyObject* watch_reports(PyObject*, PyObject* arguments) {
+  unsigned long long address;
+  PyObject* function;
+  if (!PyArg_ParseTuple(arguments, "KO", &address, &function)) return nullptr;
+  look_at_reports = Py_NewRef(function);  // a module's own, for as long as the process lives
+  reports_word = address ? reinterpret_cast<const volatile uint32_t*>(static_cast<uintptr_t>(address)) : &no_reports;
+  Py_RETURN_NONE;
+}
+
+// Throws Python's error for a report; another thread may have raised it meanwhile.
+inline void raise_report() {
+  const pybind11::gil_scoped_acquire gil;
+  auto done = THPObjectPtr(PyObject_CallNoArgs(look_at_reports));
+  if (done) return;
+  python_error error;
+  error.persist();
+  throw error;
+}
+
 // Allocates results that are not there yet, and does everything on `stream`.
 inline void run(
     const Plan& plan, const c10::SmallVectorImpl<const char*>& addresses, const c10::SmallVectorImpl<Number>& numbers,
     void* stream, c10::SmallVectorImpl<at::Tensor>& results) {
+  if (*reports_word) raise_report();
   results.resize(plan.results.size());
   for (size_t i = 0; i < plan.results.size(); ++i) {
     const Result& result = plan.results[i];

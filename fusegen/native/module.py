@@ -25,14 +25,15 @@ from fusegen.launch import checksummed
 from fusegen.launch.cache import default_cache
 from fusegen.launch.checksummed import digest
 from fusegen.launch.emulator import build as emulator
+from fusegen.launch.reports import reports
 from fusegen.native import build as native_build
 from fusegen.native.build import Failure, Job
 
 VARIABLE = "FUSEGEN_NATIVE"
 NAME = "fusegen_native"
 HEADERS = (
-    "_caller.h", "_fast_path.h", "_fused.h", "_kernel.h", "_leaf.h", "_node.h", "_plan.h", "_product.h", "_reader.h",
-    "_table.h",
+    "_caller.h", "_fast_path.h", "_fused.h", "_kernel.h", "_leaf.h", "_list.h", "_node.h", "_plan.h", "_product.h",
+    "_reader.h", "_table.h",
 )  # fmt: skip
 SOURCES = tuple(f"{NAME}{part}" for part in (".cpp", *HEADERS))
 FLAGS = ("-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden")
@@ -161,6 +162,9 @@ class _State:
             self.module = default_cache().load(self.key, _import)
             if self.module is None:  # evicted meanwhile: it is sought anew
                 self.key, self.asked = "", False
+            else:
+                found = self.module
+                reports.tell(lambda address: found.watch_reports(address, reports.look))
         except (ImportError, OSError) as error:
             self.problem = str(error)
 

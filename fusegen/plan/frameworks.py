@@ -14,7 +14,6 @@ from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, DeviceError, DtypeError
 from fusegen.core.one_term import start
 from fusegen.declare.op import Declaration
-from fusegen.plan.scan import cumsum
 from fusegen.plan.scatter import scatter_add, scatter_reduce
 from fusegen.plan.targets import CpuTarget, GpuTarget, cpu, gpu
 
@@ -61,7 +60,6 @@ class Framework(Protocol):
     def accumulate(self, left: Any, right: Any, out: Any) -> None: ...
     def scatter_add(self, out: Any, places: Any, updates: Any, batch: int, onto: bool) -> None: ...
     def scatter_reduce(self, out: Any, places: Any, updates: Any, batch: int, kind: str) -> None: ...
-    def cumsum(self, out: Any, source: Any, dim: int, reverse: bool) -> None: ...
     def autocast(self, declaration: Declaration, specs: Mapping[str, Any], values: Mapping[str, Any]) -> Any: ...
     def without_autocast(self, device: str) -> AbstractContextManager[Any]: ...
     def settings(self) -> Settings | None: ...
@@ -233,10 +231,6 @@ class Torch:
         """The product, maximum or minimum of the updates for each place: see plan/scatter."""
         scatter_reduce(out, places, updates, batch, kind)
 
-    def cumsum(self, out: Any, source: Any, dim: int, reverse: bool) -> None:
-        """Cumulative sums along a dimension, from one end or the other: see plan/scan."""
-        cumsum(out, source, dim, reverse)
-
 
 def _device_text(device: Any) -> str:
     return "cpu" if device.type == "cpu" else f"cuda:{device.index}"
@@ -332,10 +326,6 @@ class NumPy(_Plain):
         combine = {"prod": self.numpy.multiply, "max": self.numpy.maximum, "min": self.numpy.minimum}[kind]
         _combined(self.numpy, out, places, updates, batch, kind, combine.at)
 
-    def cumsum(self, out: Any, source: Any, dim: int, reverse: bool) -> None:
-        """As torch's."""
-        _cumsum(self.numpy, out, source, dim, reverse)
-
 
 class CuPy(_Plain):
     """CuPy arrays."""
@@ -413,10 +403,6 @@ class CuPy(_Plain):
         result, at, of = (torch.utils.dlpack.from_dlpack(value) for value in (out, places, updates))
         scatter_reduce(result, at, of, batch, kind)
 
-    def cumsum(self, out: Any, source: Any, dim: int, reverse: bool) -> None:
-        """As torch's, but that sums of a vector are in CuPy's order."""
-        _cumsum(self.cupy, out, source, dim, reverse)
-
 
 def _scatter_add(library: Any, out: Any, places: Any, updates: Any, batch: int, onto: bool) -> None:
     found = _at_places(library, out, places, updates, batch, "sum", library.add.at)
@@ -427,13 +413,6 @@ def _combined(
     library: Any, out: Any, places: Any, updates: Any, batch: int, kind: str, combine: Callable[..., None]
 ) -> None:
     out[...] = _at_places(library, out, places, updates, batch, kind, combine).astype(out.dtype)
-
-
-def _cumsum(library: Any, out: Any, source: Any, dim: int, reverse: bool) -> None:
-    wide = out.dtype if out.dtype.itemsize == 8 else "int64" if out.dtype.kind in "iub" else "float32"
-    source = library.flip(source, dim) if reverse else source
-    found = library.cumsum(source, axis=dim, dtype=wide)
-    out[...] = (library.flip(found, dim) if reverse else found).astype(out.dtype)
 
 
 def _at_places(

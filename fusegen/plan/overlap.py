@@ -56,9 +56,13 @@ def check_overlap(op: str, values: Mapping[str, Any], outs: Sequence[Any], frame
 def _identical(framework: frameworks.Framework, one: Any, other: Any) -> bool:
     """Whether each element lies where the other's does. The stride of a dimension of size 1 leads nowhere."""
     a, b = framework.info("out", one), framework.info("out", other)
-    steps = zip(a.shape, a.strides, b.strides, strict=False)
-    same = a.shape == b.shape and a.dtype.size == b.dtype.size and all(x == y for size, x, y in steps if size > 1)
-    return same and framework.pointer(one) == framework.pointer(other)
+    return layout_of(a) == layout_of(b) and framework.pointer(one) == framework.pointer(other)
+
+
+def layout_of(info: frameworks.TensorInfo) -> tuple[Any, ...]:
+    """What tensors of one address have in common where each element of one is that element of the other."""
+    steps = zip(info.shape, info.strides, strict=True)
+    return info.shape, info.dtype.size, tuple(stride for size, stride in steps if size > 1)
 
 
 def overlap(framework: frameworks.Framework, one: Any, other: Any) -> bool | None:
@@ -94,11 +98,15 @@ def _goes_far(distance: int, steps: Sequence[tuple[int, int]]) -> bool | None:
 
 def span(framework: frameworks.Framework, value: Any) -> tuple[int, int]:
     """First address, and one past the last."""
-    info = framework.info("out", value)
-    start = framework.pointer(value)
+    start, (low, high) = framework.pointer(value), extent(framework.info("out", value))
+    return start + low, start + high
+
+
+def extent(info: frameworks.TensorInfo) -> tuple[int, int]:
+    """The same in bytes from where the tensor's first element is."""
     if 0 in info.shape:
-        return start, start
+        return 0, 0
     reach = [(size - 1) * stride for size, stride in zip(info.shape, info.strides, strict=True)]
     low = sum(r for r in reach if r < 0) * info.dtype.size
     high = (sum(r for r in reach if r > 0) + 1) * info.dtype.size
-    return start + low, start + high
+    return low, high

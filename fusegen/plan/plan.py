@@ -66,7 +66,10 @@ class Plan:
     """One op for one layout. Its program takes the inputs' addresses, the outputs', and the op's scalars.
 
     ``program`` is None for a plan that is more than launches and products. ``intermediates``: the
-    buffers between its steps. ``verified``: what it computed was compared with the reference (run/verify).
+    buffers between its steps, of which ``blocks`` are written one by one. ``verified``: what it computed was compared
+    with the reference (run/verify). ``layout``: what the program was made for, where that is known; ``is_tuned``: other
+    schedules were measured beside its own (tuning/session), or are not to be. ``elsewhere``: operands and results of
+    the same kernel that may not share memory (run/in_place), once that was asked.
     """
 
     program: Program | None
@@ -76,7 +79,11 @@ class Plan:
     outputs: tuple[Slot, ...]
     results: tuple[tuple[str, tuple[int, ...], tuple[int, ...], Any], ...]
     intermediates: tuple[IntermediateBuffer, ...] = ()
+    blocks: tuple[Slot, ...] = ()
     verified: bool = False
+    layout: pipeline.Layout | None = None
+    is_tuned: bool = False
+    elsewhere: frozenset[tuple[str, str]] | None = None
 
 
 def results_of(plan: Plan, framework: Framework, out: Sequence[Any] | None) -> list[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from fusegen.core import locks
 from fusegen.core.errors import DeviceError, warn
 from fusegen.core.recent import Recent
+from fusegen.core.within import Site
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.generate.rendered import Rendered, headers
 from fusegen.launch import driver
@@ -17,11 +18,21 @@ from fusegen.launch.checksummed import digest
 from fusegen.launch.compile import cached_cubin
 from fusegen.launch.emulator import build as emulator
 from fusegen.launch.emulator.kernel import EmulatedKernel, launch_words
-from fusegen.launch.program import Allocate, Grid, Program
+from fusegen.launch.program import Allocate, Grid, Runnable
+from fusegen.launch.reports import connect, reports
 
 # Kernels that a device has loaded. Beyond that the emulator forgets its oldest. A GPU keeps all: a captured graph may
 # launch them, and nobody can tell.
 MOST_LOADED = 2048
+
+
+# Kernels of one text may have read for arguments of other names.
+Key = tuple[str, str, tuple[Site, ...]]
+
+
+def key_of(rendered: Rendered, entry: str) -> Key:
+    """What a loaded kernel is found by."""
+    return rendered.text, entry, rendered.sites
 
 
 def _warn_of_many(device: str) -> None:
@@ -57,36 +68,47 @@ class _OnCpu:
 
 
 class CpuTarget:
-    """Compiles with the machine's C++ compiler, runs over its cores."""
+    """Compiles with the machine's C++ compiler, runs over its cores.
+
+    Attributes:
+        gpu: the GPU's name, by which choices are found that were tuned on one; empty here.
+    """
 
     name = "cpu"
+    gpu = ""
     chip = Chip()
     context = None
 
     def __init__(self) -> None:
         self.mode = emulator.mode_from_environment()
-        self._loaded: Recent[tuple[str, str], EmulatedKernel] = Recent(MOST_LOADED)
+        self._loaded: Recent[Key, EmulatedKernel] = Recent(MOST_LOADED)
         self._lock = locks.lock()
 
     def native(self) -> tuple[int, ...]:
         """How the native call path launches here: with the emulator's own arguments."""
         return 0, -1, 0, 0, 0, 0, 0, 0, *launch_words(self.mode)
 
-    def run(self, program: Program, values: list[Any], stream: int, allocate: Allocate) -> None:
-        """Run a program; there is no context to make current."""
+    def run(self, program: Runnable, values: list[Any], stream: int, allocate: Allocate) -> None:
+        """Run a program; there is no context to make current.
+
+        Raises:
+            PlaceError: it has read at a place out of range, or a GPU's has before.
+        """
+        reports.look()
         program.run(values, allocate, stream)
 
     def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> _OnCpu:
         """The kernel, from memory, from the cache or freshly compiled."""
-        found = self._loaded.get((rendered.text, entry))
+        key = key_of(rendered, entry)
+        found = self._loaded.get(key)
         if found is None:
             with self._lock:
-                found = self._loaded.get((rendered.text, entry)) or self._load(rendered, entry)
-                self._loaded.put((rendered.text, entry), found)
+                found = self._loaded.get(key) or self._load(rendered, entry)
+                self._loaded.put(key, found)
         return _OnCpu(found, rendered.shared_of(entry), self.mode, follows)
 
     def _load(self, rendered: Rendered, entry: str) -> EmulatedKernel:
-        sanitize, races = self.mode.sanitize, self.mode.races
+        sanitize, races, sites = self.mode.sanitize, self.mode.races, rendered.sites
         texts = emulator.headers()
         key = digest(
             "emulator", rendered.text, entry, texts,
@@ -97,7 +119,7 @@ class CpuTarget:
         why = "no folder to put it in"
 
         def loaded() -> EmulatedKernel | None:
-            return cache.load(key, lambda path: EmulatedKernel(path, entry, rendered.text, sanitize))
+            return cache.load(key, lambda path: EmulatedKernel(path, entry, rendered.text, sanitize, sites=sites))
 
         try:
             kernel = loaded()
@@ -128,8 +150,8 @@ class GpuTarget:
         self.chip = chip_of(self.arch)
         self.context = driver.Context(device)
         self.early = driver.can_start_early(self.arch)
-        self.name = f"cuda:{device}"
-        self._loaded: dict[tuple[str, str], driver.Function] = {}
+        self.name, self.gpu = f"cuda:{device}", driver.name(device)
+        self._loaded: dict[Key, driver.Function] = {}
         self._lock = locks.lock()
 
     def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> driver.Function:
@@ -138,11 +160,12 @@ class GpuTarget:
         return driver.EarlyFunction(found) if follows and self.early else found
 
     def _found(self, rendered: Rendered, entry: str, declared: str) -> driver.Function:
-        found = self._loaded.get((rendered.text, entry))
+        key = key_of(rendered, entry)
+        found = self._loaded.get(key)
         if found is None:
             with self._lock:
-                found = self._loaded.get((rendered.text, entry)) or self._load(rendered, entry, declared)
-                self._loaded[rendered.text, entry] = found
+                found = self._loaded.get(key) or self._load(rendered, entry, declared)
+                self._loaded[key] = found
                 if len(self._loaded) == MOST_LOADED:
                     _warn_of_many(self.name)
         return found
@@ -150,15 +173,23 @@ class GpuTarget:
     def _load(self, rendered: Rendered, entry: str, declared: str) -> driver.Function:
         cubin = cached_cubin(rendered.text, arch=self.arch, headers=headers(), declared=declared, cache=default_cache())
         with self.context:
-            return driver.Function(cubin, entry, rendered.cluster_of(entry), rendered.shared_of(entry))
+            found = driver.Function(cubin, entry, rendered.cluster_of(entry), rendered.shared_of(entry))
+            if rendered.sites:
+                connect(self.device, self.context, found, rendered.sites)
+        return found
 
     def native(self) -> tuple[int, ...]:
         """How the native call path launches here: the driver's functions, and the context they need."""
         names = ("cuLaunchKernel", "cuLaunchKernelEx", "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2")
         return 1, self.device, *map(driver.address, names), int(self.context.value or 0), 0, 0, 0, 0
 
-    def run(self, program: Program, values: list[Any], stream: int, allocate: Allocate) -> None:
-        """Run a program with the device's context current."""
+    def run(self, program: Runnable, values: list[Any], stream: int, allocate: Allocate) -> None:
+        """Run a program with the device's context current.
+
+        Raises:
+            PlaceError: an earlier one has read at a place out of range.
+        """
+        reports.look()
         if self.context.is_current():
             program.run(values, allocate, stream)
         else:

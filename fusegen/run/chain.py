@@ -133,7 +133,7 @@ class ChainRunner(Runner):
                     expected="memory of its own", fix="pass a fresh tensor, or leave out= away",
                 )  # fmt: skip
 
-    def plan_for(self, infos: Mapping[str, TensorInfo], out: Infos | None) -> Plan:
+    def plan_for(self, infos: Mapping[str, TensorInfo], out: Infos | None, in_place: bool = False) -> Plan:
         """The plan for arguments and, where they are given, results of this layout."""
         device = common_device(self.op, infos, out)
         sizes = dict(self.sizes)
@@ -162,11 +162,16 @@ class ChainRunner(Runner):
             strides = padded_strides(self.chain, tensor, sizes, device) if self.by_torch else row_major(shape)
             known[tensor.name] = TensorInfo(shape, strides, tensor.dtype, ALIGNED, device)
             layouts[tensor.name] = _layout(tensor.name, tensor, strides)
+        between = {tensor.name for tensor in self.chain.intermediates}
         steps: list[Step] = []
         written: set[str] = set()
         for step in self.chain.steps:
             steps.append(self._step(step, sizes, known, layouts, frozenset(written) if steps else None))
-            written |= {step.result} if isinstance(step, Product) else {o.name for o in step.outputs}
+            written |= {step.result} if isinstance(step, Product) else {o.base for o in step.outputs}
+        blocks = [
+            slot for step in steps if isinstance(step, KernelStep)
+            for slot in (*step.plan.inputs, *step.plan.outputs) if slot.source in between and slot.name != slot.source
+        ]  # fmt: skip
         if self.by_torch:
             steps = self._as_torch_does(steps, sizes, known)
         allocated, freed = _lifetimes(self.chain, steps, known)
@@ -177,6 +182,7 @@ class ChainRunner(Runner):
             tuple(inputs),
             tuple(outputs),
             tuple(results),
+            blocks=tuple(blocks),
             steps=tuple(steps),
             allocated=allocated,
             freed=freed,
@@ -194,7 +200,7 @@ class ChainRunner(Runner):
         if isinstance(step, Scatter):
             return scatter_step(step, sizes, layouts)
         if isinstance(step, Scan):
-            return scan_step(step, sizes, layouts)
+            return scan_step(step, sizes, known, layouts, follows=fresh is not None)
         sides = [
             TensorLayout(layouts[s.name].tensor, named(s, layouts[s.name].strides), layouts[s.name].offset)
             for s in (step.left, step.right)

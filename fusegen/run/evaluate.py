@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any
 from fusegen import pipeline
 from fusegen.core.declared import without_declared_gradients
 from fusegen.core.dtypes import BY_NAME, float32
-from fusegen.core.ir import Op
+from fusegen.core.ir import Op, Operand, Output, Tensorlike, refs
 from fusegen.core.one_term import start
 from fusegen.core.products import contracted_sizes
 from fusegen.core.views import axis_sizes, block_shape, view_shape
 from fusegen.declare.reference import REDUCTIONS, packed, reference
+from fusegen.declare.scan_reference import scanned
 from fusegen.derive.batch import NEW, batch, is_wide, shifted_sizes
 from fusegen.derive.gradient import GradientNames
 from fusegen.derive.tangent import tangent_names
 from fusegen.fuse.interpret import interpret
 from fusegen.fuse.kernel import Kernel
-from fusegen.fuse.products import Chain, Product, Scan, Scatter, chain
+from fusegen.fuse.products import Chain, Product, Scan, Scatter, chain, element
 from fusegen.plan.backward import prune_backward, reading, result_names
 
 if TYPE_CHECKING:
@@ -101,15 +102,31 @@ def _runs(evaluate: _Evaluate, stored: bool) -> Evaluate:
         dtypes = {thing.name: getattr(torch, thing.dtype.name) for thing in (*cut.op.outputs, *cut.intermediates)}
         for step in cut.steps:
             if isinstance(step, Product):
-                made = {step.result: _multiply(cut, step, known, sizes)}
+                made = {step.result: _multiply(cut, step, known, sizes, floats)}
             else:  # several steps may write blocks of one packed result
                 alone = replace(step, outputs=tuple(replace(output, packed=None) for output in step.outputs))
                 results = evaluate(alone, known, numbers, sizes, floats)
                 made = dict(zip((output.name for output in step.outputs), results, strict=True))
-            known |= {name: value.to(dtypes[name]) for name, value in made.items()} if stored else made
+                made |= _joined(step, made, cut)
+            known |= (
+                {name: value.to(dtypes[name]) for name, value in made.items() if name in dtypes} if stored else made
+            )
         return packed(op, known)
 
     return run
+
+
+def _joined(step: Op, made: Tensors, cut: Chain) -> dict[str, torch.Tensor]:
+    """Tensors between steps that this one has written in blocks."""
+    import torch
+
+    found: dict[str, torch.Tensor] = {}
+    for name in [operand.name for operand in cut.intermediates]:
+        blocks = [(o.packed, made[o.name]) for o in step.outputs if o.packed and o.packed.base == name]
+        if blocks:
+            in_order = sorted(blocks, key=lambda block: block[0].index)
+            found[name] = torch.cat([value for _, value in in_order], in_order[0][0].dim)
+    return found
 
 
 def sizes_of(op: Op, tensors: Tensors) -> dict[str, int]:
@@ -117,23 +134,19 @@ def sizes_of(op: Op, tensors: Tensors) -> dict[str, int]:
     return axis_sizes(op, {name: tensor.shape for name, tensor in tensors.items()})
 
 
-def _multiply(cut: Chain, step: Product, known: Tensors, sizes: Sizes) -> torch.Tensor:
+def _multiply(cut: Chain, step: Product, known: Tensors, sizes: Sizes, floats: Any) -> torch.Tensor:
     """One matrix product, with what it is added to and what is added to it."""
     import torch
 
     things = {thing.name: thing for thing in (*cut.op.operands, *cut.op.outputs, *cut.intermediates)}
     sides: list[tuple[torch.Tensor, list[str]]] = []
-    for source in (step.left, step.right):
+    for source in step.reads:
         thing = things[source.name]
-        tensor = known[thing.base]
-        shape = view_shape(thing, tensor.shape)
-        if packed := thing.packed:
-            tensor = tensor.narrow(packed.dim, packed.index * (size := tensor.shape[packed.dim] // packed.count), size)
-        tensor = tensor.reshape(shape)
+        tensor = _block(thing, known)
         own = [(axis, size) for axis, size in zip(thing.shape, tensor.shape, strict=True) if axis]
         sides.append((tensor.reshape([size for _, size in own]), [source.name_of(axis) for axis, _ in own]))
     if isinstance(step, Scan):
-        found = _scan(step, *sides[0], sizes)
+        found = _scan(step, sides, sizes, floats)
     elif isinstance(step, Scatter):
         found = _scatter(step, *sides[0], *sides[1], sizes)
     else:
@@ -143,28 +156,49 @@ def _multiply(cut: Chain, step: Product, known: Tensors, sizes: Sizes) -> torch.
             terms += [tensor.to(torch.float64), [numbers.setdefault(axis, len(numbers)) for axis in axes]]
         found = torch.einsum(*terms, [numbers[axis] for axis in step.axes])
     if step.bias:
-        found = found + known[step.bias].reshape(-1)
+        found = found + _block(things[step.bias], known).reshape(-1)
     lies = [axis for axis in things[step.result].shape if axis]
     found = found.permute([step.axes.index(axis) for axis in lies])
     found = found.reshape(block_shape(things[step.result], dict(zip(lies, found.shape, strict=True))))
     return known[step.result] + found if step.onto else found
 
 
-def _scan(step: Scan, source: torch.Tensor, of: Sequence[str], sizes: Sizes) -> torch.Tensor:
+def _block(thing: Tensorlike, known: Tensors) -> torch.Tensor:
+    """What of a tensor a step reads, in the shape that its axes have."""
+    tensor: torch.Tensor = known[thing.base]
+    shape = view_shape(thing, tensor.shape)
+    if packed := thing.packed:
+        size = tensor.shape[packed.dim] // packed.count
+        tensor = tensor.narrow(packed.dim, packed.index * size, size)
+    return tensor.reshape(shape)
+
+
+def _scan(
+    step: Scan, sides: Sequence[tuple[torch.Tensor, Sequence[str]]], sizes: Sizes, floats: Any
+) -> torch.Tensor:  # fmt: skip
     """One scan.
 
     Args:
-        of: the axes of what is added up.
+        sides: what is read, each with its axes.
+        floats: in which dtype values are computed, as where they are compared with an extremum of theirs.
     """
     import torch
 
-    source = source.permute([of.index(axis) for axis in step.axes if axis in of])
     shape = [sizes[axis] for axis in step.axes]
-    source = source.reshape([n if axis in of else 1 for axis, n in zip(step.axes, shape, strict=True)]).expand(shape)
-    source = source.double() if source.is_floating_point() else source
-    dim = step.axes.index(step.axis)
-    found = torch.cumsum(source.flip(dim) if step.reverse else source, dim)
-    return found.flip(dim) if step.reverse else found
+    elements = {ref.name: ref.dtype for ref in refs(*step.values)}
+    tensors: dict[str, torch.Tensor] = {}
+    for place, (source, of) in enumerate(sides):
+        source = source.permute([of.index(axis) for axis in step.axes if axis in of])
+        sizes_of_source = [n if axis in of else 1 for axis, n in zip(step.axes, shape, strict=True)]
+        tensors[element(place)] = source.reshape(sizes_of_source).expand(shape)
+    operands = tuple(Operand(name, elements[name], step.axes) for name in tensors)
+    names = [f"value{place}" for place in range(len(step.values))]
+    outputs = [Output(name, v, v.dtype, step.axes) for name, v in zip(names, step.values, strict=True)]
+    op = Op("scan", "values", operands, (), (), tuple(outputs))
+    values = reference(op, tensors, {}, floats, {axis: sizes[axis] for axis in step.axes})
+    values = [value.double() if value.is_floating_point() else value for value in values]
+    found: torch.Tensor = scanned(torch, step.how, values, step.axes.index(step.axis))
+    return found
 
 
 def _scatter(
@@ -184,6 +218,7 @@ def _scatter(
         shape = [sizes[axis] for axis in axes]
         return tensor.reshape([n if axis in own else 1 for axis, n in zip(axes, shape, strict=True)]).expand(shape)
 
+    updates = updates.double() if updates.is_floating_point() else updates  # halves are added up as floats
     places, updates = wide(places, at), wide(updates, of)
     dims, begin = tuple(range(len(step.over))), start(step.kind, BY_NAME[str(updates.dtype).removeprefix("torch.")])
     fold = REDUCTIONS[step.kind]
@@ -191,7 +226,6 @@ def _scatter(
     empty = updates.sum(dims)[None][:0]
     kept = [step.axis, *axes[len(step.over) :]]
     stacked = torch.stack(found) if found else empty
-    stacked = stacked.double() if stacked.is_floating_point() else stacked
     return stacked.permute([kept.index(axis) for axis in step.axes])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,12 +16,15 @@ from fusegen.core.locks import cached_property
 from fusegen.core.products import contracted_sizes
 from fusegen.core.recent import Recent
 from fusegen.core.views import dims_of, view
+from fusegen.fuse.choices import NOTHING_CHOSEN
 from fusegen.fuse.schedule import Buffer
 from fusegen.launch.program import scalar_value
 from fusegen.plan.frameworks import Framework, Settings, TensorInfo, target_of
 from fusegen.plan.layout import check_out, result_layout, row_major
 from fusegen.plan.plan import BufferLayout, Infos, Plan, Slot, common_device, results_of
 from fusegen.run import verify
+from fusegen.run.in_place import are_apart, read_elsewhere
+from fusegen.tuning import session as tuning
 
 MOST_PLANS = 4096
 
@@ -115,13 +119,15 @@ class Runner:
     def planned(self, tensors: Mapping[str, Any], framework: Framework, out: Sequence[Any] | None = None) -> Plan:
         """The plan for tensors of this layout, remembered."""
         infos = {name: framework.info(name, tensors[name]) for name in self.arguments}
-        given = None
+        given, in_place = None, False
         if out is not None:
             given = [None if t is None else framework.info(f"out[{i}]", t) for i, t in enumerate(out)]
-        key = (tuple(infos.values()), tuple(given) if given else None, self.settings(framework))
+            read = {framework.pointer(tensors[name]) for name in self.arguments}
+            in_place = any(t is not None and framework.pointer(t) in read for t in out)
+        key = (tuple(infos.values()), tuple(given) if given else None, in_place, self.settings(framework))
         plan = self.plans.get(key)
         if plan is None:
-            plan = self.plans.setdefault(key, self.plan_for(infos, given))
+            plan = self.plans.setdefault(key, self.plan_for(infos, given, in_place))
         return plan
 
     def _check_in_place(self, plan: Plan, tensors: Mapping[str, Any], framework: Framework, out: Sequence[Any]) -> None:
@@ -129,14 +135,21 @@ class Runner:
         assert plan.program is not None
         steps = [set(step.dynamic) for step in plan.program.steps]
         for (base, *_), tensor in zip(plan.results, out, strict=True):
-            if tensor is None:
+            address = 0 if tensor is None else framework.pointer(tensor)
+            if not address:  # of no elements, which share no memory
                 continue
-            address = framework.pointer(tensor)
             mine = {slot.name for slot in plan.outputs if slot.source == base}
             for name in self.arguments:
                 if framework.pointer(tensors[name]) != address:
                     continue
                 theirs = {slot.name for slot in plan.inputs if slot.source == name}
+                if self._reads_elsewhere(plan, name, base):
+                    raise ShapeError(
+                        f"{self.op.name}, out=",
+                        given=f"argument {name}, of which {base} reads other elements than those that it overwrites",
+                        expected="an argument that is read element by element, or memory of its own",
+                        fix="pass a fresh tensor, or leave out= away",
+                    )
                 first = next((i for i, names in enumerate(steps) if mine & names), len(steps))
                 if any(theirs & names for names in steps[first + 1 :]):
                     raise ShapeError(
@@ -144,10 +157,27 @@ class Runner:
                         expected="memory of its own", fix="pass a fresh tensor, or leave out= away",
                     )  # fmt: skip
 
+    def _reads_elsewhere(self, plan: Plan, argument: str, result: str) -> bool:
+        """Whether a kernel that writes a result reads the argument in its memory at other elements."""
+        if plan.elsewhere is None:
+            assert plan.layout is not None
+            plan.elsewhere = read_elsewhere(pipeline.plan_op(self.op, plan.layout, plan.target.chip).kernels)
+        operands = {slot.name: slot for slot in plan.inputs if slot.source == argument}
+        outputs = {slot.name: slot for slot in plan.outputs if slot.source == result}
+        blocks = {thing.name: thing.packed for thing in (*self.op.operands, *self.op.outputs)}
+        for one, other in itertools.product(operands.values(), outputs.values()):
+            if one.offset == other.offset and (one.name, other.name) in plan.elsewhere:
+                return True
+            if one.offset != other.offset and not are_apart(blocks[one.name], blocks[other.name]):
+                return True
+        return False
+
     def launch(
         self, plan: Plan, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework, out: Any
     ) -> list[Any]:
         """Results of a plan that was made for tensors of this layout."""
+        if tuning.is_on() and not plan.is_tuned:
+            tuning.tune(plan, self.op, tensors, scalars, framework)
         results = results_of(plan, framework, out)
         by_name = {name: tensor for (name, *_), tensor in zip(plan.results, results, strict=True)}
         values: list[Any] = [framework.pointer(tensors[s.source]) + s.offset for s in plan.inputs]
@@ -165,14 +195,23 @@ class Runner:
 
     # -- planning -------------------------------------------------------------------------------------------------
 
-    def plan_for(self, infos: Mapping[str, TensorInfo], out: Infos | None) -> Plan:
-        """The plan for arguments and, where they are given, results of this layout."""
+    def plan_for(self, infos: Mapping[str, TensorInfo], out: Infos | None, in_place: bool = False) -> Plan:
+        """The plan for arguments and, where they are given, results of this layout.
+
+        Args:
+            in_place: a result lies where an argument does. Then kernels are scheduled as by default, whatever was
+                tuned: a later kernel of what was tuned may read what an earlier one has overwritten.
+        """
         device = common_device(self.op, infos, out)
         lies = self.lay_out(infos, out)
         target = target_of(device)
-        program = pipeline.build(self.op, lies.layout, target)
+        chosen = NOTHING_CHOSEN if in_place else tuning.chosen_for(self.op, lies.layout, target.gpu)
+        program = pipeline.build(self.op, lies.layout, target, chosen)
         names = [slot.name for slot in (*lies.inputs, *lies.outputs)] + [scalar.name for scalar in self.op.scalars]
-        return Plan(program.bind(names), target, device, lies.inputs, lies.outputs, lies.results)
+        return Plan(
+            program.bind(names), target, device, lies.inputs, lies.outputs, lies.results, layout=lies.layout,
+            is_tuned=in_place,
+        )  # fmt: skip
 
     def lay_out(self, infos: Mapping[str, TensorInfo], out: Infos | None = None) -> BufferLayout:
         """How the compiler sees arguments of this layout, and results: those given, or such as a call makes.

@@ -19,6 +19,7 @@ from fusegen.core.errors import CheckError, DeviceError, warn
 from fusegen.core.ir import Op, walk
 from fusegen.core.locks import lock
 from fusegen.core.products import products, stored_as
+from fusegen.plan import decided
 
 if TYPE_CHECKING:
     import torch
@@ -45,11 +46,6 @@ def is_on() -> bool:
     return state.always or state.inside > 0
 
 
-def is_asked() -> bool:
-    """Whether calls that were decided earlier are to be decided again: they may not have been compared."""
-    return state.inside > 0
-
-
 @contextmanager
 def checked() -> Iterator[None]:
     """Inside, each compiled form of an op is compared with its reference on its first call, in every thread.
@@ -72,7 +68,8 @@ def checked() -> Iterator[None]:
     with _entering:
         state.inside += 1
     try:
-        yield
+        with decided.anew():  # what was decided earlier may not have been compared
+            yield
     finally:
         with _entering:
             state.inside -= 1

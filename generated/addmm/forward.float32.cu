@@ -3,15 +3,15 @@
 #include "fusegen.cuh"
 
 // addmm, forward: without a kernel
-//   product[D0, D1] = mat1(d2 -> d4) @ mat2(d3 -> d4) over [D4]
+//   product[D0, D2] = mat1(d3 -> d4) @ mat2(d1 -> d4) over [D4]
 
 // addmm, forward epilogue                                     declared in ops/products.py
 //   out = input + product
 // elementwise: 4 elements a thread, everything lies side by side
 extern "C" __global__ __launch_bounds__(256)
-void addmm_forward_epilogue_f32(const float* __restrict__ input_ptr,  // [D0, D1]
-                                const float* product_ptr,             // [D0, D1]
-                                float* __restrict__ out_ptr,          // [D0, D1]
+void addmm_forward_epilogue_f32(const float* __restrict__ input_ptr,  // [D0, D2]
+                                const float* product_ptr,             // [D0, D2]
+                                float* __restrict__ out_ptr,          // [D0, D2]
                                 int n) {
   fg::wait_for_previous_kernel();
   // Locate: each thread owns 4 consecutive elements.

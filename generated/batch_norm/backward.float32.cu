@@ -4,18 +4,19 @@
 
 // batch_norm, backward                                        declared in ops/channels.py
 //   value = float32(D0 * D2 * D3)
-//   rsqrt_value = rsqrt(deviation / value + eps)
-//   prod_weight = weight * rsqrt_value
+//   mean = total / value
+//   rstd = rsqrt(deviation / value + eps)
+//   prod_weight_rstd = weight * rstd
 //   ratio_value = 1 / value
-//   diff_input = input - total / value
-//   y = diff_input * rsqrt_value
-//   sum_deviation = sum[d0, d2, d3](d_out * diff_input)
-//   sum_total = sum[d0, d2, d3](d_out)
+//   diff_input_mean = input - mean
+//   y = diff_input_mean * rstd
+//   d_deviation = sum[d0, d2, d3](d_out * diff_input_mean)
+//   d_total = sum[d0, d2, d3](d_out)
 //   sum_d_weight = sum[d0, d2, d3](d_out * y)
 //   sum_d_bias = sum[d0, d2, d3](d_out)
-//   prod = sum_deviation * weight * rsqrt_value^3 * ratio_value
-//   diff = d_out * prod_weight - diff_input * prod
-//   d_input = diff - sum_total * (prod_weight * ratio_value)
+//   prod = d_deviation * weight * rstd^3 * ratio_value
+//   prod_d_total = d_total * (prod_weight_rstd * ratio_value)
+//   d_input = d_out * prod_weight_rstd - diff_input_mean * prod - prod_d_total
 //   d_weight = sum_d_weight
 //   d_bias = sum_d_bias
 // rows: 8 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
@@ -59,12 +60,13 @@ void batch_norm_backward_f32(const float* __restrict__ input_ptr,      // [D0, D
   fg::await_loads();
   link.ready();  // all blocks of the cluster have begun
   const float value = float(D0 * D2 * D3);
-  const float rsqrt_value = rsqrtf(fg::divide(deviation, value) + eps);
-  const float prod_weight = weight * rsqrt_value;
+  const float mean = fg::divide(total, value);
+  const float rstd = rsqrtf(fg::divide(deviation, value) + eps);
+  const float prod_weight_rstd = weight * rstd;
   const float ratio_value = fg::divide(1.0f, value);
 
-  float sum_deviation = 0;
-  float sum_total = 0;
+  float d_deviation = 0;
+  float d_total = 0;
   float sum_d_weight = 0;
   float sum_d_bias = 0;
 #pragma unroll 2
@@ -77,16 +79,17 @@ void batch_norm_backward_f32(const float* __restrict__ input_ptr,      // [D0, D
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      const float diff_input = input - fg::divide(total, value);
-      const float y = diff_input * rsqrt_value;
-      sum_deviation += d_out * diff_input;
-      sum_total += d_out;
+      const float diff_input_mean = input - mean;
+      const float y = diff_input_mean * rstd;
+      d_deviation += d_out * diff_input_mean;
+      d_total += d_out;
       sum_d_weight += d_out * y;
       sum_d_bias += d_out;
     }
   }
-  fg::cluster_sum<224, 0>(link, sum_deviation, sum_total, sum_d_weight, sum_d_bias);
-  const float prod = sum_deviation * weight * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio_value;
+  fg::cluster_sum<224, 0>(link, d_deviation, d_total, sum_d_weight, sum_d_bias);
+  const float prod = d_deviation * weight * (rstd * rstd * rstd) * ratio_value;
+  const float prod_d_total = d_total * (prod_weight_rstd * ratio_value);
 
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -102,9 +105,8 @@ void batch_norm_backward_f32(const float* __restrict__ input_ptr,      // [D0, D
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      const float diff_input = input - fg::divide(total, value);
-      const float diff = d_out * prod_weight - diff_input * prod;
-      d_input_v[k] = diff - sum_total * (prod_weight * ratio_value);
+      const float diff_input_mean = input - mean;
+      d_input_v[k] = d_out * prod_weight_rstd - diff_input_mean * prod - prod_d_total;
     }
     fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1 * d_input_stride1 + j2), d_input_v);
   }

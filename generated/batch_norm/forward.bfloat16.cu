@@ -6,7 +6,9 @@
 //   value = float32(D0 * D2 * D3)
 //   total = sum[d0, d2, d3](input)
 //   deviation = squared_deviation[d0, d2, d3](input)
-//   y = (input - total / value) * rsqrt(deviation / value + eps)
+//   mean = total / value
+//   rstd = rsqrt(deviation / value + eps)
+//   y = (input - mean) * rstd
 //   out = y * weight + bias
 // rows: 2 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
 extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(224, 6)
@@ -64,6 +66,8 @@ void batch_norm_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
   fg::cluster_merge<224, 0>(link, deviation_state);
   const float deviation = deviation_state.result();
   const float total = deviation_state.partner();
+  const float mean = fg::divide(total, value);
+  const float rstd = rsqrtf(fg::divide(deviation, value) + eps);
 
 #pragma unroll 2
   for (int part = 0; part < 7; ++part) {
@@ -76,7 +80,7 @@ void batch_norm_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
-      const float y = (input - fg::divide(total, value)) * rsqrtf(fg::divide(deviation, value) + eps);
+      const float y = (input - mean) * rstd;
       out_v[k] = y * weight + bias;
     }
     fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);

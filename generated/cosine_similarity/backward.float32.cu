@@ -4,22 +4,25 @@
 // cosine_similarity, backward                                 declared in ops/distances.py
 //   same_total_2 = total_2 == 0
 //   sqrt_total_2 = sqrt(total_2)
-//   chosen_total_2 = where(same_total_2, total_2, sqrt_total_2)
-//   sum = chosen_total_2 + stop_gradient(where(chosen_total_2 < eps, eps - chosen_total_2, 0))
+//   length = where(same_total_2, total_2, sqrt_total_2)
+//   sum_length = length + stop_gradient(where(length < eps, eps - length, 0))
 //   same_total_3 = total_3 == 0
 //   sqrt_total_3 = sqrt(total_3)
-//   chosen_total_3 = where(same_total_3, total_3, sqrt_total_3)
-//   sum_2 = chosen_total_3 + stop_gradient(where(chosen_total_3 < eps, eps - chosen_total_3, 0))
-//   ratio_sum_2 = d_out / sum / sum_2
+//   length_2 = where(same_total_3, total_3, sqrt_total_3)
+//   sum_length_2 = length_2 + stop_gradient(where(length_2 < eps, eps - length_2, 0))
+//   ratio_sum_length_2 = d_out / sum_length / sum_length_2
 //   prod_d_out = 2 * d_out
-//   ratio_total_sum = total / sum
+//   ratio_total = total / sum_length
 //   chosen_same_total_2 = where(same_total_2, 1, 0.5 / sqrt_total_2)
-//   ratio_sum_2_2 = prod_d_out * ratio_total_sum * chosen_same_total_2 / sum / sum_2
-//   out = ratio_total_sum / sum_2
-//   ratio_sum_2_3 = prod_d_out * out * where(same_total_3, 1, 0.5 / sqrt_total_3) / sum_2
-//   prod = x1 * ratio_sum_2_2
-//   d_x1 = x2 * ratio_sum_2 - prod
-//   d_x2 = x1 * ratio_sum_2 - x2 * ratio_sum_2_3
+//   ratio_sum_length = prod_d_out * ratio_total * chosen_same_total_2 / sum_length
+//   ratio_sum_length_2_2 = ratio_sum_length / sum_length_2
+//   out = ratio_total / sum_length_2
+//   chosen_same_total_3 = where(same_total_3, 1, 0.5 / sqrt_total_3)
+//   ratio_sum_length_2_3 = prod_d_out * out * chosen_same_total_3 / sum_length_2
+//   prod_2 = x1 * ratio_sum_length_2_2
+//   prod_3 = x2 * ratio_sum_length_2_3
+//   d_x1 = x2 * ratio_sum_length_2 - prod_2
+//   d_x2 = x1 * ratio_sum_length_2 - prod_3
 // rows: elementwise, D1 in pieces: what a row's elements have in common is computed once for each piece
 extern "C" __global__ __launch_bounds__(256, 3)
 void cosine_similarity_backward_f32(const float* __restrict__ x1_ptr,       // [D0, D1]
@@ -51,21 +54,21 @@ void cosine_similarity_backward_f32(const float* __restrict__ x1_ptr,       // [
   }
   const bool same_total_2 = total_2 == 0.0f;
   const float sqrt_total_2 = fg::sqrt(total_2);
-  const float chosen_total_2 = same_total_2 ? total_2 : sqrt_total_2;
-  const float sum = chosen_total_2 + (chosen_total_2 < eps ? eps - chosen_total_2 : 0.0f);
+  const float length = same_total_2 ? total_2 : sqrt_total_2;
+  const float sum_length = length + (length < eps ? eps - length : 0.0f);
   const bool same_total_3 = total_3 == 0.0f;
   const float sqrt_total_3 = fg::sqrt(total_3);
-  const float chosen_total_3 = same_total_3 ? total_3 : sqrt_total_3;
-  const float sum_2 = chosen_total_3 + (chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f);
-  const float ratio_sum_2 = fg::divide(fg::divide(d_out, sum), sum_2);
+  const float length_2 = same_total_3 ? total_3 : sqrt_total_3;
+  const float sum_length_2 = length_2 + (length_2 < eps ? eps - length_2 : 0.0f);
+  const float ratio_sum_length_2 = fg::divide(fg::divide(d_out, sum_length), sum_length_2);
   const float prod_d_out = 2.0f * d_out;
-  const float ratio_total_sum = fg::divide(total, sum);
+  const float ratio_total = fg::divide(total, sum_length);
   const float chosen_same_total_2 = same_total_2 ? 1.0f : fg::divide(0.5f, sqrt_total_2);
-  const float ratio_sum_2_2 =
-      fg::divide(fg::divide(prod_d_out * ratio_total_sum * chosen_same_total_2, sum), sum_2);
-  const float out = fg::divide(ratio_total_sum, sum_2);
-  const float ratio_sum_2_3 =
-      fg::divide(prod_d_out * out * (same_total_3 ? 1.0f : fg::divide(0.5f, sqrt_total_3)), sum_2);
+  const float ratio_sum_length = fg::divide(prod_d_out * ratio_total * chosen_same_total_2, sum_length);
+  const float ratio_sum_length_2_2 = fg::divide(ratio_sum_length, sum_length_2);
+  const float out = fg::divide(ratio_total, sum_length_2);
+  const float chosen_same_total_3 = same_total_3 ? 1.0f : fg::divide(0.5f, sqrt_total_3);
+  const float ratio_sum_length_2_3 = fg::divide(prod_d_out * out * chosen_same_total_3, sum_length_2);
 
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
@@ -79,9 +82,10 @@ void cosine_similarity_backward_f32(const float* __restrict__ x1_ptr,       // [
     for (int k = 0; k < 4; ++k) {
       const float x1 = x1_v[k];
       const float x2 = x2_v[k];
-      const float prod = x1 * ratio_sum_2_2;
-      d_x1_v[k] = x2 * ratio_sum_2 - prod;
-      d_x2_v[k] = x1 * ratio_sum_2 - x2 * ratio_sum_2_3;
+      const float prod_2 = x1 * ratio_sum_length_2_2;
+      const float prod_3 = x2 * ratio_sum_length_2_3;
+      d_x1_v[k] = x2 * ratio_sum_length_2 - prod_2;
+      d_x2_v[k] = x1 * ratio_sum_length_2 - prod_3;
     }
     fg::store_vector<4>(d_x1_ptr + (j0 * d_x1_stride0 + j1), d_x1_v);
     fg::store_vector<4>(d_x2_ptr + (j0 * d_x2_stride0 + j1), d_x2_v);

@@ -6,12 +6,11 @@
 //   total_2 = sum[d1](x1 * x1)
 //   total_3 = sum[d1](x2 * x2)
 //   same_total_2 = total_2 == 0
-//   chosen_total_2 = where(same_total_2, total_2, sqrt(where(same_total_2, 1, total_2)))
-//   sum = chosen_total_2 + stop_gradient(where(chosen_total_2 < eps, eps - chosen_total_2, 0))
+//   length = where(same_total_2, total_2, sqrt(where(same_total_2, 1, total_2)))
+//   ratio_total = total / (length + stop_gradient(where(length < eps, eps - length, 0)))
 //   same_total_3 = total_3 == 0
-//   chosen_total_3 = where(same_total_3, total_3, sqrt(where(same_total_3, 1, total_3)))
-//   sum_2 = chosen_total_3 + stop_gradient(where(chosen_total_3 < eps, eps - chosen_total_3, 0))
-//   out = total / sum / sum_2
+//   length_2 = where(same_total_3, total_3, sqrt(where(same_total_3, 1, total_3)))
+//   out = ratio_total / (length_2 + stop_gradient(where(length_2 < eps, eps - length_2, 0)))
 // row: a block a result, reduced over D1, along the fast axis
 extern "C" __global__ __launch_bounds__(256, 4)
 void cosine_similarity_forward_f32(const float* __restrict__ x1_ptr,  // [D0, D1]
@@ -50,11 +49,10 @@ void cosine_similarity_forward_f32(const float* __restrict__ x1_ptr,  // [D0, D1
 
   if (threadIdx.x == 0) {
     const bool same_total_2 = total_2 == 0.0f;
-    const float chosen_total_2 = same_total_2 ? total_2 : fg::sqrt(same_total_2 ? 1.0f : total_2);
-    const float sum = chosen_total_2 + (chosen_total_2 < eps ? eps - chosen_total_2 : 0.0f);
+    const float length = same_total_2 ? total_2 : fg::sqrt(same_total_2 ? 1.0f : total_2);
+    const float ratio_total = fg::divide(total, length + (length < eps ? eps - length : 0.0f));
     const bool same_total_3 = total_3 == 0.0f;
-    const float chosen_total_3 = same_total_3 ? total_3 : fg::sqrt(same_total_3 ? 1.0f : total_3);
-    const float sum_2 = chosen_total_3 + (chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f);
-    fg::store(out_ptr + j0, fg::divide(fg::divide(total, sum), sum_2));
+    const float length_2 = same_total_3 ? total_3 : fg::sqrt(same_total_3 ? 1.0f : total_3);
+    fg::store(out_ptr + j0, fg::divide(ratio_total, length_2 + (length_2 < eps ? eps - length_2 : 0.0f)));
   }
 }

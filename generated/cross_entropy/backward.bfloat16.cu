@@ -5,7 +5,8 @@
 // cross_entropy, backward                                     declared in ops/classes.py
 //   divisor = (target != ignore_index) & (target >= 0) & (target < D1)
 //   prod_d_out = d_out * (1 / float32(total_2))
-//   prod = exp(input - stop_gradient(guarded_top)) * (prod_d_out / guarded_sum_exp)
+//   ratio = prod_d_out / guarded_sum_exp
+//   prod = exp(input - stop_gradient(guarded_top)) * ratio
 //   d_input = where(divisor, where(index(d1) == target, -prod_d_out, 0) + prod, 0)
 // rows: elementwise, D1 in pieces: what a row's elements have in common is computed once for each piece
 extern "C" __global__ __launch_bounds__(192, 6)
@@ -36,6 +37,7 @@ void cross_entropy_backward_bf16(const bf16* __restrict__ input_ptr,            
   }
   const bool divisor = ((target != ignore_index) & (target >= 0)) & (target < D1);
   const float prod_d_out = d_out * fg::divide(1.0f, float(total_2));
+  const float ratio = fg::divide(prod_d_out, guarded_sum_exp);
 
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
@@ -47,7 +49,7 @@ void cross_entropy_backward_bf16(const bf16* __restrict__ input_ptr,            
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
       const int64_t index_d1 = j1 + k;
-      const float prod = fg::fast_exp_from_top(input - guarded_top) * fg::divide(prod_d_out, guarded_sum_exp);
+      const float prod = fg::fast_exp_from_top(input - guarded_top) * ratio;
       d_input_v[k] = divisor ? (index_d1 == target ? -prod_d_out : 0.0f) + prod : 0.0f;
     }
     fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);

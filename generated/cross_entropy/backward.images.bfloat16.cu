@@ -4,7 +4,8 @@
 // cross_entropy, backward                                     declared in ops/classes.py
 //   divisor = (target != ignore_index) & (target >= 0) & (target < D1)
 //   prod_d_out = d_out * (1 / float32(total_2))
-//   prod = exp(input - stop_gradient(guarded_top)) * (prod_d_out / guarded_sum_exp)
+//   ratio = prod_d_out / guarded_sum_exp
+//   prod = exp(input - stop_gradient(guarded_top)) * ratio
 //   d_input = where(divisor, where(index(d1) == target, -prod_d_out, 0) + prod, 0)
 // strided rows: a thread for 2 neighbouring results over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(128, 6)
@@ -38,10 +39,12 @@ void cross_entropy_backward_bf16(const bf16* __restrict__ input_ptr,            
 
   fg::Vec<bool, 2> divisor_v;
   fg::Vec<float, 2> prod_d_out_v;
+  fg::Vec<float, 2> ratio_v;
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
     divisor_v[k] = ((target_v[k] != ignore_index) & (target_v[k] >= 0)) & (target_v[k] < D1);
     prod_d_out_v[k] = d_out * fg::divide(1.0f, float(total_2));
+    ratio_v[k] = fg::divide(prod_d_out_v[k], guarded_sum_exp_v[k]);
   }
 
 #pragma unroll
@@ -53,8 +56,7 @@ void cross_entropy_backward_bf16(const bf16* __restrict__ input_ptr,            
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const float input = input_v[k];
-      const float prod =
-          fg::fast_exp_from_top(input - guarded_top_v[k]) * fg::divide(prod_d_out_v[k], guarded_sum_exp_v[k]);
+      const float prod = fg::fast_exp_from_top(input - guarded_top_v[k]) * ratio_v[k];
       d_input_v[k] = divisor_v[k] ? (index_d1 == target_v[k] ? -prod_d_out_v[k] : 0.0f) + prod : 0.0f;
     }
     fg::store_vector<2>(d_input_ptr + (j0 * d_input_stride0 + j1 + j2 * d_input_stride2), d_input_v);

@@ -4,7 +4,8 @@
 // cross_entropy, backward                                     declared in ops/classes.py
 //   divisor = (target != ignore_index) & (target >= 0) & (target < D1)
 //   prod_d_out = d_out * (1 / float32(total_2))
-//   prod = exp(input - stop_gradient(guarded_top)) * (prod_d_out / guarded_sum_exp)
+//   ratio = prod_d_out / guarded_sum_exp
+//   prod = exp(input - stop_gradient(guarded_top)) * ratio
 //   d_input = where(divisor, where(index(d1) == target, -prod_d_out, 0) + prod, 0)
 // strided rows: a thread for a result over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(128, 6)
@@ -38,13 +39,14 @@ void cross_entropy_backward_f32(const float* __restrict__ input_ptr,            
 
   const bool divisor = ((target != ignore_index) & (target >= 0)) & (target < D1);
   const float prod_d_out = d_out * fg::divide(1.0f, float(total_2));
+  const float ratio = fg::divide(prod_d_out, guarded_sum_exp);
 
 #pragma unroll
   for (int at = 0; at < 19; ++at) {
     const int j2 = at;
     const int64_t index_d1 = j2;
     const float input = fg::load(&input_row[at]);
-    const float prod = expf(input - guarded_top) * fg::divide(prod_d_out, guarded_sum_exp);
+    const float prod = expf(input - guarded_top) * ratio;
     const float d_input = divisor ? (index_d1 == target ? -prod_d_out : 0.0f) + prod : 0.0f;
     fg::store(d_input_ptr + j0 * d_input_stride0 + j1 + j2 * d_input_stride2, d_input);
   }

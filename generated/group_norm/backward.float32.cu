@@ -4,17 +4,18 @@
 
 // group_norm, backward                                        declared in ops/channels.py
 //   value = float32(D2 * D3 * D4)
-//   rsqrt_value = rsqrt(deviation / value + eps)
+//   mean = total / value
+//   rstd = rsqrt(deviation / value + eps)
 //   ratio_value = 1 / value
 //   prod_d_out_weight = d_out * weight
-//   diff_input = input - total / value
-//   sum_deviation = sum[d2, d3, d4](prod_d_out_weight * diff_input)
-//   sum_total = sum[d2, d3, d4](prod_d_out_weight)
-//   prod = sum_deviation * rsqrt_value^3 * ratio_value
-//   y = diff_input * rsqrt_value
-//   prod_weight = weight * rsqrt_value
-//   diff = d_out * prod_weight - diff_input * prod
-//   d_input = diff - sum_total * (rsqrt_value * ratio_value)
+//   diff_input_mean = input - mean
+//   d_deviation = sum[d2, d3, d4](prod_d_out_weight * diff_input_mean)
+//   d_total = sum[d2, d3, d4](prod_d_out_weight)
+//   prod = d_deviation * rstd^3 * ratio_value
+//   prod_d_total = d_total * (rstd * ratio_value)
+//   y = diff_input_mean * rstd
+//   prod_weight_rstd = weight * rstd
+//   d_input = d_out * prod_weight_rstd - diff_input_mean * prod - prod_d_total
 //   sum_d_weight = sum[d3, d4](d_out * y)
 //   sum_d_bias = sum[d3, d4](d_out)
 //   sum_d_weight_by_share = sum_d_weight
@@ -69,11 +70,12 @@ void group_norm_backward_f32_d_input(const float* __restrict__ input_ptr,       
   fg::await_loads();
   link.ready();  // all blocks of the cluster have begun
   const float value = float(D2 * D3 * D4);
-  const float rsqrt_value = rsqrtf(fg::divide(deviation, value) + eps);
+  const float mean = fg::divide(total, value);
+  const float rstd = rsqrtf(fg::divide(deviation, value) + eps);
   const float ratio_value = fg::divide(1.0f, value);
 
-  float sum_deviation = 0;
-  float sum_total = 0;
+  float d_deviation = 0;
+  float d_total = 0;
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
     const int at = begin + 4 * (224 * part + threadIdx.x);
@@ -89,13 +91,14 @@ void group_norm_backward_f32_d_input(const float* __restrict__ input_ptr,       
       const float input = input_v[k];
       const float d_out = d_out_v[k];
       const float prod_d_out_weight = d_out * weight;
-      const float diff_input = input - fg::divide(total, value);
-      sum_deviation += prod_d_out_weight * diff_input;
-      sum_total += prod_d_out_weight;
+      const float diff_input_mean = input - mean;
+      d_deviation += prod_d_out_weight * diff_input_mean;
+      d_total += prod_d_out_weight;
     }
   }
-  fg::cluster_sum<224, 0>(link, sum_deviation, sum_total);
-  const float prod = sum_deviation * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio_value;
+  fg::cluster_sum<224, 0>(link, d_deviation, d_total);
+  const float prod = d_deviation * (rstd * rstd * rstd) * ratio_value;
+  const float prod_d_total = d_total * (rstd * ratio_value);
 
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -114,11 +117,10 @@ void group_norm_backward_f32_d_input(const float* __restrict__ input_ptr,       
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      const float diff_input = input - fg::divide(total, value);
-      const float y = diff_input * rsqrt_value;
-      const float prod_weight = weight * rsqrt_value;
-      const float diff = d_out * prod_weight - diff_input * prod;
-      d_input_v[k] = diff - sum_total * (rsqrt_value * ratio_value);
+      const float diff_input_mean = input - mean;
+      const float y = diff_input_mean * rstd;
+      const float prod_weight_rstd = weight * rstd;
+      d_input_v[k] = d_out * prod_weight_rstd - diff_input_mean * prod - prod_d_total;
       sum_d_weight_part += d_out * y;
       sum_d_bias_part += d_out;
     }

@@ -6,7 +6,9 @@
 //   value = float32(D2 * D3 * D4)
 //   total = sum[d2, d3, d4](input)
 //   deviation = squared_deviation[d2, d3, d4](input)
-//   y = (input - total / value) * rsqrt(deviation / value + eps)
+//   mean = total / value
+//   rstd = rsqrt(deviation / value + eps)
+//   y = (input - mean) * rstd
 //   out = y * weight + bias
 // rows: 224 threads a row over D2, D3, D4, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(224, 6)
@@ -65,6 +67,8 @@ void group_norm_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1, D
   fg::row_sum<224, 1, 1>(deviation, deviation_rest);
   deviation -= deviation_rest * fg::divide_by_count(deviation_rest, float(n));
   total += deviation_rest;
+  const float mean = fg::divide(total, value);
+  const float rstd = rsqrtf(fg::divide(deviation, value) + eps);
 
 #pragma unroll 2
   for (int part = 0; part < 7; ++part) {
@@ -79,7 +83,7 @@ void group_norm_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1, D
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
-      const float y = (input - fg::divide(total, value)) * rsqrtf(fg::divide(deviation, value) + eps);
+      const float y = (input - mean) * rstd;
       out_v[k] = y * weight + bias;
     }
     fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2 * out_stride2 + j3), out_v);

@@ -3,17 +3,18 @@
 #include "fusegen.cuh"
 
 // layer_norm, backward                                        declared in ops/norms.py
-//   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
+//   mean = total / float32(D1)
+//   rstd = rsqrt(deviation / float32(D1) + eps)
 //   ratio = 1 / float32(D1)
 //   prod_d_out_weight = d_out * weight
-//   diff_input = input - total / float32(D1)
-//   sum_deviation = sum[d1](prod_d_out_weight * diff_input)
-//   sum_total = sum[d1](prod_d_out_weight)
-//   prod_weight_rsqrt_value = weight * rsqrt_value
-//   prod_diff_input = diff_input * (sum_deviation * rsqrt_value^3 * ratio)
-//   diff = d_out * prod_weight_rsqrt_value - prod_diff_input
-//   d_input = diff - sum_total * (rsqrt_value * ratio)
-//   sum_d_weight = sum[d0](d_out * (diff_input * rsqrt_value))
+//   diff_input_mean = input - mean
+//   d_deviation = sum[d1](prod_d_out_weight * diff_input_mean)
+//   d_total = sum[d1](prod_d_out_weight)
+//   prod = d_deviation * rstd^3 * ratio
+//   prod_d_total = d_total * (rstd * ratio)
+//   prod_weight_rstd = weight * rstd
+//   d_input = d_out * prod_weight_rstd - diff_input_mean * prod - prod_d_total
+//   sum_d_weight = sum[d0](d_out * (diff_input_mean * rstd))
 //   sum_d_bias = sum[d0](d_out)
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight, sum_d_bias added up over the
 //     rows of a group, then over groups by a second kernel
@@ -82,11 +83,12 @@ void layer_norm_backward_f32_d_input(const float* __restrict__ input_ptr,       
         fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
       }
     }
-    const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
+    const float mean = fg::divide_by_count(total, float(D1));
+    const float rstd = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
     const float ratio = fg::divide_by_count(1.0f, float(D1));
 
-    float sum_deviation = 0;
-    float sum_total = 0;
+    float d_deviation = 0;
+    float d_total = 0;
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
       const auto input_v = fg::widen(input_row[turn][part][thread]);
@@ -98,12 +100,14 @@ void layer_norm_backward_f32_d_input(const float* __restrict__ input_ptr,       
         const float weight = weight_v[k];
         const float d_out = d_out_v[k];
         const float prod_d_out_weight = d_out * weight;
-        const float diff_input = input - fg::divide_by_count(total, float(D1));
-        sum_deviation += prod_d_out_weight * diff_input;
-        sum_total += prod_d_out_weight;
+        const float diff_input_mean = input - mean;
+        d_deviation += prod_d_out_weight * diff_input_mean;
+        d_total += prod_d_out_weight;
       }
     }
-    fg::row_sum<192, 1, 0>(sum_deviation, sum_total);
+    fg::row_sum<192, 1, 0>(d_deviation, d_total);
+    const float prod = d_deviation * (rstd * rstd * rstd) * ratio;
+    const float prod_d_total = d_total * (rstd * ratio);
 
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
@@ -118,13 +122,10 @@ void layer_norm_backward_f32_d_input(const float* __restrict__ input_ptr,       
         const float input = input_v[k];
         const float weight = weight_v[k];
         const float d_out = d_out_v[k];
-        const float diff_input = input - fg::divide_by_count(total, float(D1));
-        const float prod_weight_rsqrt_value = weight * rsqrt_value;
-        const float prod_diff_input =
-            diff_input * (sum_deviation * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio);
-        const float diff = d_out * prod_weight_rsqrt_value - prod_diff_input;
-        d_input_v[k] = diff - sum_total * (rsqrt_value * ratio);
-        sum_d_weight_v[part][k] += d_out * (diff_input * rsqrt_value);
+        const float diff_input_mean = input - mean;
+        const float prod_weight_rstd = weight * rstd;
+        d_input_v[k] = d_out * prod_weight_rstd - diff_input_mean * prod - prod_d_total;
+        sum_d_weight_v[part][k] += d_out * (diff_input_mean * rstd);
         sum_d_bias_v[part][k] += d_out;
       }
       fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);

@@ -4,72 +4,73 @@
 
 // layer_norm, backward                                        declared in ops/norms.py
 //   prod_d_out_weight = d_out * weight
-//   ratio_total = total / float32(D1)
-//   diff_input = input - ratio_total
-//   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
+//   mean = total / float32(D1)
+//   diff_input_mean = input - mean
+//   rstd = rsqrt(deviation / float32(D1) + eps)
 //   ratio = 1 / float32(D1)
-//   prod = 0.5 * rsqrt_value^3 * ratio
-//   prod_rsqrt_value = rsqrt_value * ratio
-//   sum_deviation = sum[d1](-(prod_d_out_weight * diff_input * prod))
-//   sum_total = sum[d1](-(prod_d_out_weight * prod_rsqrt_value))
+//   prod = 0.5 * rstd^3 * ratio
+//   prod_rstd = rstd * ratio
+//   d_deviation = sum[d1](-(prod_d_out_weight * diff_input_mean * prod))
+//   d_total = sum[d1](-(prod_d_out_weight * prod_rstd))
 // row: a block a result, reduced over D1, along the fast axis
 extern "C" __global__ __launch_bounds__(256, 4)
-void layer_norm_backward_bf16_sum_deviation_and_1_more(const bf16* __restrict__ input_ptr,       // [D0, D1]
-                                                       const bf16* __restrict__ weight_ptr,      // [D1]
-                                                       const bf16* __restrict__ d_out_ptr,       // [D0, D1]
-                                                       const float* __restrict__ total_ptr,      // [D0]
-                                                       const float* __restrict__ deviation_ptr,  // [D0]
-                                                       float* __restrict__ sum_deviation_ptr,    // [D0]
-                                                       float* __restrict__ sum_total_ptr,        // [D0]
-                                                       float eps, int64_t D1, int m, int n, int input_stride0,
-                                                       int d_out_stride0) {
+void layer_norm_backward_bf16_d_deviation_and_1_more(const bf16* __restrict__ input_ptr,       // [D0, D1]
+                                                     const bf16* __restrict__ weight_ptr,      // [D1]
+                                                     const bf16* __restrict__ d_out_ptr,       // [D0, D1]
+                                                     const float* __restrict__ total_ptr,      // [D0]
+                                                     const float* __restrict__ deviation_ptr,  // [D0]
+                                                     float* __restrict__ d_deviation_ptr,      // [D0]
+                                                     float* __restrict__ d_total_ptr,          // [D0]
+                                                     float eps, int64_t D1, int m, int n, int input_stride0,
+                                                     int d_out_stride0) {
   // A block owns one result and its n elements.
   const int result = blockIdx.x;
   const int j0 = result;
   const float total = fg::load(total_ptr + j0);
   const float deviation = fg::load(deviation_ptr + j0);
-  const float ratio_total = fg::divide_by_count(total, float(D1));
-  const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
+  const float mean = fg::divide_by_count(total, float(D1));
+  const float rstd = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
   const float ratio = fg::divide_by_count(1.0f, float(D1));
-  const float prod = 0.5f * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio;
-  const float prod_rsqrt_value = rsqrt_value * ratio;
+  const float prod = 0.5f * (rstd * rstd * rstd) * ratio;
+  const float prod_rstd = rstd * ratio;
 
-  fg::Chains<float> sum_deviation_chains;
-  fg::Chains<float> sum_total_chains;
+  fg::Chains<float> d_deviation_chains;
+  fg::Chains<float> d_total_chains;
   for (int at = 8 * threadIdx.x; at < n; at += 2048) {
     const int j1 = at;
     const auto input_v = fg::load_vector<8>(input_ptr + j0 * input_stride0 + j1);
     const auto weight_v = fg::load_vector<8>(weight_ptr + j1);
     const auto d_out_v = fg::load_vector<8>(d_out_ptr + j0 * d_out_stride0 + j1);
-    float sum_deviation_part = 0;
-    float sum_total_part = 0;
+    float d_deviation_part = 0;
+    float d_total_part = 0;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
       const float weight = weight_v[k];
       const float d_out = d_out_v[k];
       const float prod_d_out_weight = d_out * weight;
-      const float diff_input = input - ratio_total;
-      sum_deviation_part += -(prod_d_out_weight * diff_input * prod);
-      sum_total_part += -(prod_d_out_weight * prod_rsqrt_value);
+      const float diff_input_mean = input - mean;
+      d_deviation_part -= (prod_d_out_weight * diff_input_mean * prod);
+      d_total_part -= (prod_d_out_weight * prod_rstd);
     }
-    sum_deviation_chains.add(sum_deviation_part);
-    sum_total_chains.add(sum_total_part);
+    d_deviation_chains.add(d_deviation_part);
+    d_total_chains.add(d_total_part);
   }
-  const float sum_deviation = fg::block_sum<256>(sum_deviation_chains.total());
-  const float sum_total = fg::block_sum<256>(sum_total_chains.total());
+  const float d_deviation = fg::block_sum<256>(d_deviation_chains.total());
+  const float d_total = fg::block_sum<256>(d_total_chains.total());
 
   if (threadIdx.x == 0) {
-    fg::store(sum_deviation_ptr + j0, sum_deviation);
-    fg::store(sum_total_ptr + j0, sum_total);
+    fg::store(d_deviation_ptr + j0, d_deviation);
+    fg::store(d_total_ptr + j0, d_total);
   }
 }
 
 // layer_norm, backward                                        declared in ops/norms.py
 //   ratio = 1 / float32(D1)
-//   diff_input = input - total * ratio
-//   rsqrt_value = rsqrt(deviation * ratio + eps)
-//   sum_d_weight = sum[d0](d_out * (diff_input * rsqrt_value))
+//   mean = total * ratio
+//   diff_input_mean = input - mean
+//   rstd = rsqrt(deviation * ratio + eps)
+//   sum_d_weight = sum[d0](d_out * (diff_input_mean * rstd))
 //   sum_d_bias = sum[d0](d_out)
 //   d_weight = sum_d_weight
 //   d_bias = sum_d_bias
@@ -104,9 +105,10 @@ void layer_norm_backward_bf16_d_weight_and_1_more(const bf16* __restrict__ input
       for (int k = 0; k < 2; ++k) {
         const float input = input_v[k];
         const float d_out = d_out_v[k];
-        const float diff_input = input - total * ratio;
-        const float rsqrt_value = rsqrtf(deviation * ratio + eps);
-        sum_d_weight_v[k] += d_out * (diff_input * rsqrt_value);
+        const float mean = total * ratio;
+        const float diff_input_mean = input - mean;
+        const float rstd = rsqrtf(deviation * ratio + eps);
+        sum_d_weight_v[k] += d_out * (diff_input_mean * rstd);
         sum_d_bias_v[k] += d_out;
       }
     }
@@ -121,20 +123,21 @@ void layer_norm_backward_bf16_d_weight_and_1_more(const bf16* __restrict__ input
 }
 
 // layer_norm, backward                                        declared in ops/norms.py
-//   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
-//   prod_weight_rsqrt_value = weight * rsqrt_value
-//   diff_input = input - total / float32(D1)
-//   sum = d_out * prod_weight_rsqrt_value + sum_deviation * 2 * diff_input
-//   d_input = sum + sum_total
-// elementwise: 8 elements a thread; weight, total, deviation, sum_deviation, sum_total broadcast
+//   rstd = rsqrt(deviation / float32(D1) + eps)
+//   prod_weight_rstd = weight * rstd
+//   mean = total / float32(D1)
+//   diff_input_mean = input - mean
+//   sum = d_out * prod_weight_rstd + d_deviation * 2 * diff_input_mean
+//   d_input = sum + d_total
+// elementwise: 8 elements a thread; weight, total, deviation, d_deviation, d_total broadcast
 extern "C" __global__ __launch_bounds__(256)
 void layer_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       // [D0, D1]
                                       const bf16* __restrict__ weight_ptr,      // [D1]
                                       const bf16* __restrict__ d_out_ptr,       // [D0, D1]
                                       const float* __restrict__ total_ptr,      // [D0]
                                       const float* __restrict__ deviation_ptr,  // [D0]
-                                      const float* sum_deviation_ptr,           // [D0]
-                                      const float* sum_total_ptr,               // [D0]
+                                      const float* d_deviation_ptr,             // [D0]
+                                      const float* d_total_ptr,                 // [D0]
                                       bf16* __restrict__ d_input_ptr,           // [D0, D1]
                                       float eps, int64_t D1, int n, fg::Divisor n1) {
   fg::wait_for_previous_kernel();
@@ -150,8 +153,8 @@ void layer_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       
   const auto d_out_v = fg::load_vector<8>(d_out_ptr + at);
   const float total = fg::load(total_ptr + j0);
   const float deviation = fg::load(deviation_ptr + j0);
-  const float sum_deviation = fg::load(sum_deviation_ptr + j0);
-  const float sum_total = fg::load(sum_total_ptr + j0);
+  const float d_deviation = fg::load(d_deviation_ptr + j0);
+  const float d_total = fg::load(d_total_ptr + j0);
   fg::Vec<float, 8> d_input_v;
 
 #pragma unroll
@@ -159,11 +162,12 @@ void layer_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       
     const float input = input_v[k];
     const float weight = weight_v[k];
     const float d_out = d_out_v[k];
-    const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
-    const float prod_weight_rsqrt_value = weight * rsqrt_value;
-    const float diff_input = input - fg::divide_by_count(total, float(D1));
-    const float sum = d_out * prod_weight_rsqrt_value + sum_deviation * 2.0f * diff_input;
-    d_input_v[k] = sum + sum_total;
+    const float rstd = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
+    const float prod_weight_rstd = weight * rstd;
+    const float mean = fg::divide_by_count(total, float(D1));
+    const float diff_input_mean = input - mean;
+    const float sum = d_out * prod_weight_rstd + d_deviation * 2.0f * diff_input_mean;
+    d_input_v[k] = sum + d_total;
   }
   fg::store_vector<8>(d_input_ptr + at, d_input_v);
 }

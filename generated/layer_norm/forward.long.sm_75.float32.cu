@@ -5,8 +5,9 @@
 // layer_norm, forward                                         declared in ops/norms.py
 //   total = sum[d1](input)
 //   deviation = squared_deviation[d1](input)
-//   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
-//   out = (input - total / float32(D1)) * rsqrt_value * weight + bias
+//   mean = total / float32(D1)
+//   rstd = rsqrt(deviation / float32(D1) + eps)
+//   out = (input - mean) * rstd * weight + bias
 // rows: 256 threads a row over D1, which stays in registers: read once
 extern "C" __global__ __launch_bounds__(256, 2)
 void layer_norm_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
@@ -52,7 +53,8 @@ void layer_norm_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
   fg::row_sum<256, 1, 1>(deviation, deviation_rest);
   deviation -= deviation_rest * fg::divide_by_count(deviation_rest, float(n));
   total += deviation_rest;
-  const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
+  const float mean = fg::divide_by_count(total, float(D1));
+  const float rstd = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
 
 #pragma unroll
   for (int part = 0; part < 16; ++part) {
@@ -67,7 +69,7 @@ void layer_norm_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
       const float input = input_v[k];
       const float weight = weight_v[k];
       const float bias = bias_v[k];
-      out_v[k] = (input - fg::divide_by_count(total, float(D1))) * rsqrt_value * weight + bias;
+      out_v[k] = (input - mean) * rstd * weight + bias;
     }
     fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }

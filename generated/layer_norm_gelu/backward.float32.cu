@@ -3,34 +3,38 @@
 #include "fusegen.cuh"
 
 // layer_norm_gelu, backward                                   declared in ops/fused_norms.py
-//   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
-//   power_rsqrt_value = rsqrt_value^3
+//   mean = total / float32(D1)
+//   rstd = rsqrt(deviation / float32(D1) + eps)
+//   power_rstd = rstd^3
 //   ratio = 1 / float32(D1)
-//   prod_rsqrt_value = 0.7978845608028654 * rsqrt_value
-//   prod_rsqrt_value_2 = 0.5 * rsqrt_value
-//   diff_input = input - total / float32(D1)
-//   prod_weight_diff_input = weight * diff_input
-//   result_ = diff_input * rsqrt_value * weight + bias
+//   prod_2 = 0.3989422804014327 * power_rstd * ratio
+//   prod_3 = 0.25 * power_rstd * ratio
+//   prod_rstd = 0.7978845608028654 * rstd
+//   prod_4 = prod_rstd * ratio
+//   prod_rstd_2 = 0.5 * rstd
+//   prod_5 = prod_rstd_2 * ratio
+//   prod_rstd_3 = 0.3989422804014327 * rstd
+//   diff_input_mean = input - mean
+//   prod = weight * diff_input_mean
+//   result_ = diff_input_mean * rstd * weight + bias
 //   prod_result = 0.5 * result_
 //   prod_result_2 = -0.7071067811865476 * result_
 //   exp_value = exp(-prod_result_2^2)
-//   prod_exp_value = prod_weight_diff_input * prod_result * exp_value
-//   ratio_2 = prod_exp_value * (0.3989422804014327 * power_rsqrt_value * ratio)
+//   ratio_2 = prod * prod_result * exp_value * prod_2
 //   erfc_value = erfc(prod_result_2)
-//   prod_erfc_value = prod_weight_diff_input * erfc_value
-//   sum_ratio_2 = ratio_2 + prod_erfc_value * (0.25 * power_rsqrt_value * ratio)
-//   prod_exp_value_2 = weight * prod_result * exp_value
+//   prod_exp_value = weight * prod_result * exp_value
 //   prod_weight_erfc_value = weight * erfc_value
-//   ratio_2_2 = prod_weight_erfc_value * (prod_rsqrt_value_2 * ratio)
-//   sum_deviation = sum[d1](-(d_out * sum_ratio_2))
-//   sum_total = sum[d1](-(d_out * (prod_exp_value_2 * (prod_rsqrt_value * ratio) + ratio_2_2)))
-//   prod_4 = diff_input * result_ * exp_value * (0.3989422804014327 * rsqrt_value)
+//   sum = prod_exp_value * prod_4 + prod_weight_erfc_value * prod_5
+//   d_deviation = sum[d1](-(d_out * (ratio_2 + prod * erfc_value * prod_3)))
+//   d_total = sum[d1](-(d_out * sum))
+//   prod_4_2 = diff_input_mean * result_ * exp_value * prod_rstd_3
 //   prod_result_3 = 0.3989422804014327 * result_
-//   prod_3 = prod_exp_value_2 * prod_rsqrt_value
-//   prod_rsqrt_value_3 = prod_weight_erfc_value * prod_rsqrt_value_2
-//   prod_d_out = d_out * (prod_3 + prod_rsqrt_value_3)
-//   d_input = prod_d_out + diff_input * (2 * sum_deviation) + sum_total
-//   sum_d_weight = sum[d0](d_out * (prod_4 + diff_input * erfc_value * prod_rsqrt_value_2))
+//   prod_3_2 = prod_exp_value * prod_rstd
+//   prod_rstd_4 = prod_weight_erfc_value * prod_rstd_2
+//   prod_diff_input_mean = diff_input_mean * (2 * d_deviation)
+//   sum_2 = d_out * (prod_3_2 + prod_rstd_4) + prod_diff_input_mean
+//   d_input = sum_2 + d_total
+//   sum_d_weight = sum[d0](d_out * (prod_4_2 + diff_input_mean * erfc_value * prod_rstd_2))
 //   sum_d_bias = sum[d0](d_out * (prod_result_3 * exp_value + 0.5 * erfc_value))
 // rows: 192 threads a row over D1, which stays in shared memory: read once; erfc_value, exp_value kept between its
 //     traversals; sum_d_weight, sum_d_bias added up over the rows of a group, then over groups by a second kernel
@@ -103,14 +107,20 @@ void layer_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,  
         fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
       }
     }
-    const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
-    const float power_rsqrt_value = rsqrt_value * rsqrt_value * rsqrt_value;
+    const float mean = fg::divide_by_count(total, float(D1));
+    const float rstd = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
+    const float power_rstd = rstd * rstd * rstd;
     const float ratio = fg::divide_by_count(1.0f, float(D1));
-    const float prod_rsqrt_value = 0.7978845608028654f * rsqrt_value;
-    const float prod_rsqrt_value_2 = 0.5f * rsqrt_value;
+    const float prod_2 = 0.3989422804014327f * power_rstd * ratio;
+    const float prod_3 = 0.25f * power_rstd * ratio;
+    const float prod_rstd = 0.7978845608028654f * rstd;
+    const float prod_4 = prod_rstd * ratio;
+    const float prod_rstd_2 = 0.5f * rstd;
+    const float prod_5 = prod_rstd_2 * ratio;
+    const float prod_rstd_3 = 0.3989422804014327f * rstd;
 
-    float sum_deviation = 0;
-    float sum_total = 0;
+    float d_deviation = 0;
+    float d_total = 0;
     fg::Vec<float, 4> exp_value_row[4];
     fg::Vec<float, 4> erfc_value_row[4];
 #pragma unroll
@@ -125,27 +135,24 @@ void layer_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,  
         const float weight = weight_v[k];
         const float bias = bias_v[k];
         const float d_out = d_out_v[k];
-        const float diff_input = input - fg::divide_by_count(total, float(D1));
-        const float prod_weight_diff_input = weight * diff_input;
-        const float result_ = diff_input * rsqrt_value * weight + bias;
+        const float diff_input_mean = input - mean;
+        const float prod = weight * diff_input_mean;
+        const float result_ = diff_input_mean * rstd * weight + bias;
         const float prod_result = 0.5f * result_;
         const float prod_result_2 = -0.7071067811865476f * result_;
         const float exp_value = expf(-(prod_result_2 * prod_result_2));
         exp_value_row[part][k] = exp_value;
-        const float prod_exp_value = prod_weight_diff_input * prod_result * exp_value;
-        const float ratio_2 = prod_exp_value * (0.3989422804014327f * power_rsqrt_value * ratio);
+        const float ratio_2 = prod * prod_result * exp_value * prod_2;
         const float erfc_value = erfcf(prod_result_2);
         erfc_value_row[part][k] = erfc_value;
-        const float prod_erfc_value = prod_weight_diff_input * erfc_value;
-        const float sum_ratio_2 = ratio_2 + prod_erfc_value * (0.25f * power_rsqrt_value * ratio);
-        const float prod_exp_value_2 = weight * prod_result * exp_value;
+        const float prod_exp_value = weight * prod_result * exp_value;
         const float prod_weight_erfc_value = weight * erfc_value;
-        const float ratio_2_2 = prod_weight_erfc_value * (prod_rsqrt_value_2 * ratio);
-        sum_deviation += -(d_out * sum_ratio_2);
-        sum_total += -(d_out * (prod_exp_value_2 * (prod_rsqrt_value * ratio) + ratio_2_2));
+        const float sum = prod_exp_value * prod_4 + prod_weight_erfc_value * prod_5;
+        d_deviation -= (d_out * (ratio_2 + prod * erfc_value * prod_3));
+        d_total -= (d_out * sum);
       }
     }
-    fg::row_sum<192, 1, 0>(sum_deviation, sum_total);
+    fg::row_sum<192, 1, 0>(d_deviation, d_total);
 
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
@@ -162,20 +169,21 @@ void layer_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,  
         const float weight = weight_v[k];
         const float bias = bias_v[k];
         const float d_out = d_out_v[k];
-        const float diff_input = input - fg::divide_by_count(total, float(D1));
-        const float result_ = diff_input * rsqrt_value * weight + bias;
+        const float diff_input_mean = input - mean;
+        const float result_ = diff_input_mean * rstd * weight + bias;
         const float prod_result = 0.5f * result_;
         const float exp_value = exp_value_row[part][k];
         const float erfc_value = erfc_value_row[part][k];
-        const float prod_exp_value_2 = weight * prod_result * exp_value;
+        const float prod_exp_value = weight * prod_result * exp_value;
         const float prod_weight_erfc_value = weight * erfc_value;
-        const float prod_4 = diff_input * result_ * exp_value * (0.3989422804014327f * rsqrt_value);
+        const float prod_4_2 = diff_input_mean * result_ * exp_value * prod_rstd_3;
         const float prod_result_3 = 0.3989422804014327f * result_;
-        const float prod_3 = prod_exp_value_2 * prod_rsqrt_value;
-        const float prod_rsqrt_value_3 = prod_weight_erfc_value * prod_rsqrt_value_2;
-        const float prod_d_out = d_out * (prod_3 + prod_rsqrt_value_3);
-        d_input_v[k] = prod_d_out + diff_input * (2.0f * sum_deviation) + sum_total;
-        sum_d_weight_v[part][k] += d_out * (prod_4 + diff_input * erfc_value * prod_rsqrt_value_2);
+        const float prod_3_2 = prod_exp_value * prod_rstd;
+        const float prod_rstd_4 = prod_weight_erfc_value * prod_rstd_2;
+        const float prod_diff_input_mean = diff_input_mean * (2.0f * d_deviation);
+        const float sum_2 = d_out * (prod_3_2 + prod_rstd_4) + prod_diff_input_mean;
+        d_input_v[k] = sum_2 + d_total;
+        sum_d_weight_v[part][k] += d_out * (prod_4_2 + diff_input_mean * erfc_value * prod_rstd_2);
         sum_d_bias_v[part][k] += d_out * (prod_result_3 * exp_value + 0.5f * erfc_value);
       }
       fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);

@@ -5,8 +5,9 @@
 // layer_norm_gelu, forward                                    declared in ops/fused_norms.py
 //   total = sum[d1](input)
 //   deviation = squared_deviation[d1](input)
-//   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
-//   result_ = (input - total / float32(D1)) * rsqrt_value * weight + bias
+//   mean = total / float32(D1)
+//   rstd = rsqrt(deviation / float32(D1) + eps)
+//   result_ = (input - mean) * rstd * weight + bias
 //   out = 0.5 * result_ * erfc(-0.7071067811865476 * result_)
 // rows: 96 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(96, 14)
@@ -53,7 +54,8 @@ void layer_norm_gelu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, 
     }
   }
   fg::row_sum<96, 1, 1>(deviation);
-  const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
+  const float mean = fg::divide_by_count(total, float(D1));
+  const float rstd = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
 
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -68,7 +70,7 @@ void layer_norm_gelu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, 
       const float input = input_v[k];
       const float weight = weight_v[k];
       const float bias = bias_v[k];
-      const float result_ = (input - fg::divide_by_count(total, float(D1))) * rsqrt_value * weight + bias;
+      const float result_ = (input - mean) * rstd * weight + bias;
       out_v[k] = 0.5f * result_ * fg::fast_erfc(-0.7071067811865476f * result_);
     }
     fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1), out_v);

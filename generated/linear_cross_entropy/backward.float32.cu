@@ -9,7 +9,8 @@
 // linear_cross_entropy, backward prologue                     declared in ops/linear_losses.py
 //   divisor = (target != ignore_index) & (target >= 0) & (target < D2)
 //   prod_d_out = d_out * (1 / float32(total_2))
-//   prod = exp(logits - stop_gradient(guarded_top)) * (prod_d_out / guarded_sum_exp)
+//   ratio = prod_d_out / guarded_sum_exp
+//   prod = exp(logits - stop_gradient(guarded_top)) * ratio
 //   chosen_divisor = where(divisor, where(index(d2) == target, -prod_d_out, 0) + prod, 0)
 // rows: elementwise, D2 in pieces: what a row's elements have in common is computed once for each piece
 extern "C" __global__ __launch_bounds__(256, 4)
@@ -40,6 +41,7 @@ void linear_cross_entropy_backward_prologue_f32(const int64_t* __restrict__ targ
   }
   const bool divisor = ((target != ignore_index) & (target >= 0)) & (target < D2);
   const float prod_d_out = d_out * fg::divide(1.0f, float(total_2));
+  const float ratio = fg::divide(prod_d_out, guarded_sum_exp);
 
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
@@ -51,7 +53,7 @@ void linear_cross_entropy_backward_prologue_f32(const int64_t* __restrict__ targ
     for (int k = 0; k < 4; ++k) {
       const float logits = logits_v[k];
       const int64_t index_d2 = j1 + k;
-      const float prod = expf(logits - guarded_top) * fg::divide(prod_d_out, guarded_sum_exp);
+      const float prod = expf(logits - guarded_top) * ratio;
       chosen_divisor_v[k] = divisor ? (index_d2 == target ? -prod_d_out : 0.0f) + prod : 0.0f;
     }
     fg::store_vector<4>(chosen_divisor_ptr + (j0 * chosen_divisor_stride0 + j1), chosen_divisor_v);

@@ -3,173 +3,148 @@
 #include "fusegen.cuh"
 
 // linear_gru_cell, backward: without a kernel
-//   d_weight_hh[D5, D3, D6] = hidden(d0 -> d11, d3 -> d6) @ sum(d0 -> d11) over [D11]
-//   d_input[D0, D2] = sum_2(d1 -> d12, d3 -> d13) @ weight_ih(d1 -> d12, d3 -> d13, d4 -> d2) over [D12, D13]
-//   d_weight_ih[D1, D3, D4] = input(d0 -> d14, d2 -> d4) @ sum_2(d0 -> d14) over [D14]
-//   d_recurrent[D0, D3] = sum(d3 -> d9, d5 -> d10) @ weight_hh(d3 -> d9, d5 -> d10, d6 -> d3) over [D9, D10]
+//   d_weight_hh[D1N3, D2, D5] = hidden(d0 -> d10, d2 -> d5) @ sum_2(d0 -> d10) over [D10]
+//   d_input[D0, D3] = sum_3(d1n3 -> d11, d2 -> d12) @ weight_ih(d1n3 -> d11, d2 -> d12, d4 -> d3) over [D11, D12]
+//   d_weight_ih[D1N3, D2, D4] = input(d0 -> d13, d3 -> d4) @ sum_3(d0 -> d13) over [D13]
+//   d_recurrent[D0, D2] = sum_2(d1n3 -> d8, d2 -> d9) @ weight_hh(d1n3 -> d8, d2 -> d9, d5 -> d2) over [D8, D9]
 
 // linear_gru_cell, backward prologue                          declared in ops/cells.py
-//   r = sigmoid(i_r + h_r)
-//   n_ = tanh(i_n + r * h_n)
-//   power_n = n_^2
-//   diff = 1 - power_n
-//   prod_r = diff * r
-//   z = sigmoid(i_z + h_z)
-//   prod_d_out = d_out * ((1 - z) * (hidden - n_) * z)
-//   chosen = where(index(d5) == 2, d_out * (prod_r - prod_r * z), 0)
-//   prod_r_2 = h_n * (1 - r) * diff * r
-//   prod_d_out_2 = d_out * (prod_r_2 - prod_r_2 * z)
-//   sum_2 = chosen + where(index(d5) == 1, prod_d_out, 0)
-//   sum = sum_2 + where(index(d5) == 0, prod_d_out_2, 0)
-// elementwise: 4 elements a thread; hidden, d_out, i_r, i_z, i_n, h_r, h_z, h_n gathered element by element
+//   sigmoid_value = sigmoid(own_at + recurrent_at)
+//   tanh_value = tanh(own_at_3 + sigmoid_value * recurrent_at_3)
+//   power = tanh_value^2
+//   diff = 1 - power
+//   prod = recurrent_at_3 * (1 - sigmoid_value) * diff * sigmoid_value
+//   sigmoid_value_2 = sigmoid(own_at_2 + recurrent_at_2)
+//   sum_2_0 = d_out * (prod - prod * sigmoid_value_2)
+//   prod_2 = (1 - sigmoid_value_2) * (hidden - tanh_value) * sigmoid_value_2
+//   sum_2_1 = d_out * prod_2
+//   prod_3 = diff * sigmoid_value
+//   sum_2_2 = d_out * (prod_3 - prod_3 * sigmoid_value_2)
+//   sum_3_0 = sum_2_0
+//   sum_3_1 = sum_2_1
+//   sum_3_2 = d_out * (1 + (power - 1) * sigmoid_value_2 - power)
+// elementwise: 4 elements a thread; own_at, own_at_2, own_at_3, recurrent_at, recurrent_at_2, recurrent_at_3, sum_2_0,
+//     sum_2_1, sum_2_2, sum_3_0, sum_3_1, sum_3_2 in rows that lie apart
 extern "C" __global__ __launch_bounds__(256)
-void linear_gru_cell_backward_prologue_f32_sum(const float* __restrict__ hidden_ptr,  // [D0, 1, D3]
-                                               const float* __restrict__ d_out_ptr,   // [D0, D3]
-                                               const float* __restrict__ i_r_ptr,     // [D0, D3]
-                                               const float* __restrict__ i_z_ptr,     // [D0, D3]
-                                               const float* __restrict__ i_n_ptr,     // [D0, D3]
-                                               const float* __restrict__ h_r_ptr,     // [D0, D3]
-                                               const float* __restrict__ h_z_ptr,     // [D0, D3]
-                                               const float* __restrict__ h_n_ptr,     // [D0, D3]
-                                               float* __restrict__ sum_ptr,           // [D0, D3, D5]
-                                               int n, fg::Divisor n1) {
+void linear_gru_cell_backward_prologue_f32(const float* __restrict__ hidden_ptr,          // [D0, D2]
+                                           const float* __restrict__ d_out_ptr,           // [D0, D2]
+                                           const float* __restrict__ own_at_ptr,          // [D0, D1N3, D2]
+                                           const float* __restrict__ own_at_2_ptr,        // [D0, D1N3, D2]
+                                           const float* __restrict__ own_at_3_ptr,        // [D0, D1N3, D2]
+                                           const float* __restrict__ recurrent_at_ptr,    // [D0, D1N3, D2]
+                                           const float* __restrict__ recurrent_at_2_ptr,  // [D0, D1N3, D2]
+                                           const float* __restrict__ recurrent_at_3_ptr,  // [D0, D1N3, D2]
+                                           float* __restrict__ sum_2_0_ptr,               // [D0, 1, D2]
+                                           float* __restrict__ sum_2_1_ptr,               // [D0, 1, D2]
+                                           float* __restrict__ sum_2_2_ptr,               // [D0, 1, D2]
+                                           float* __restrict__ sum_3_0_ptr,               // [D0, 1, D2]
+                                           float* __restrict__ sum_3_1_ptr,               // [D0, 1, D2]
+                                           float* __restrict__ sum_3_2_ptr,               // [D0, 1, D2]
+                                           int64_t D1N3, int64_t own_at_step1n3, int64_t own_at_2_step1n3,
+                                           int64_t own_at_3_step1n3, int64_t recurrent_at_step1n3,
+                                           int64_t recurrent_at_2_step1n3, int64_t recurrent_at_3_step1n3, int n,
+                                           fg::Divisor n1, int own_at_stride0, int own_at_2_stride0,
+                                           int own_at_3_stride0, int recurrent_at_stride0,
+                                           int recurrent_at_2_stride0, int recurrent_at_3_stride0,
+                                           int sum_2_0_stride0, int sum_2_1_stride0, int sum_2_2_stride0,
+                                           int sum_3_0_stride0, int sum_3_1_stride0, int sum_3_2_stride0) {
   // Locate: each thread owns 4 consecutive elements.
   const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;
   int rest = at;
-  int j1 = fg::take(rest, n1);
-  int j0 = rest;
-  fg::Vec<float, 4> sum_v;
-
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    const float hidden = fg::load(hidden_ptr + j0);
-    const float d_out = fg::load(d_out_ptr + j0);
-    const float i_r = fg::load(i_r_ptr + j0);
-    const float i_z = fg::load(i_z_ptr + j0);
-    const float i_n = fg::load(i_n_ptr + j0);
-    const float h_r = fg::load(h_r_ptr + j0);
-    const float h_z = fg::load(h_z_ptr + j0);
-    const float h_n = fg::load(h_n_ptr + j0);
-    const int64_t index_d5 = j1;
-    const float r = fg::sigmoid(i_r + h_r);
-    const float n_ = tanhf(i_n + r * h_n);
-    const float power_n = n_ * n_;
-    const float diff = 1.0f - power_n;
-    const float prod_r = diff * r;
-    const float z = fg::sigmoid(i_z + h_z);
-    const float prod_d_out = d_out * ((1.0f - z) * (hidden - n_) * z);
-    const float chosen = index_d5 == 2 ? d_out * (prod_r - prod_r * z) : 0.0f;
-    const float prod_r_2 = h_n * (1.0f - r) * diff * r;
-    const float prod_d_out_2 = d_out * (prod_r_2 - prod_r_2 * z);
-    const float sum_2 = chosen + (index_d5 == 1 ? prod_d_out : 0.0f);
-    sum_v[k] = sum_2 + (index_d5 == 0 ? prod_d_out_2 : 0.0f);
-    j0 += fg::advance(j1, n1, true);
-  }
-  fg::store_vector<4>(sum_ptr + at, sum_v);
-}
-
-// linear_gru_cell, backward prologue                          declared in ops/cells.py
-//   r = sigmoid(i_r + h_r)
-//   n_ = tanh(i_n + r * h_n)
-//   power_n = n_^2
-//   z = sigmoid(i_z + h_z)
-//   prod_d_out = d_out * ((1 - z) * (hidden - n_) * z)
-//   chosen = where(index(d1) == 2, d_out * (1 + (power_n - 1) * z - power_n), 0)
-//   diff = 1 - power_n
-//   prod_r_2 = h_n * (1 - r) * diff * r
-//   prod_d_out_2 = d_out * (prod_r_2 - prod_r_2 * z)
-//   sum = chosen + where(index(d1) == 1, prod_d_out, 0)
-//   sum_2 = sum + where(index(d1) == 0, prod_d_out_2, 0)
-// elementwise: 4 elements a thread; hidden, d_out, i_r, i_z, i_n, h_r, h_z, h_n broadcast
-extern "C" __global__ __launch_bounds__(256)
-void linear_gru_cell_backward_prologue_f32_sum_2(const float* __restrict__ hidden_ptr,  // [D0, 1, D3]
-                                                 const float* __restrict__ d_out_ptr,   // [D0, D3]
-                                                 const float* __restrict__ i_r_ptr,     // [D0, D3]
-                                                 const float* __restrict__ i_z_ptr,     // [D0, D3]
-                                                 const float* __restrict__ i_n_ptr,     // [D0, D3]
-                                                 const float* __restrict__ h_r_ptr,     // [D0, D3]
-                                                 const float* __restrict__ h_z_ptr,     // [D0, D3]
-                                                 const float* __restrict__ h_n_ptr,     // [D0, D3]
-                                                 float* __restrict__ sum_2_ptr,         // [D0, D1, D3]
-                                                 int n, fg::Divisor n1, fg::Divisor n2, int hidden_stride0,
-                                                 int d_out_stride0, int i_r_stride0, int i_z_stride0,
-                                                 int i_n_stride0, int h_r_stride0, int h_z_stride0, int h_n_stride0) {
-  fg::wait_for_previous_kernel();
-  // Locate: each thread owns 4 consecutive elements.
-  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (at >= n) return;
-  int rest = at;
-  const int j2 = fg::take(rest, n2);
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
 
-  const auto hidden_v = fg::load_vector<4>(hidden_ptr + j0 * hidden_stride0 + j2);
-  const auto d_out_v = fg::load_vector<4>(d_out_ptr + j0 * d_out_stride0 + j2);
-  const auto i_r_v = fg::load_vector<4>(i_r_ptr + j0 * i_r_stride0 + j2);
-  const auto i_z_v = fg::load_vector<4>(i_z_ptr + j0 * i_z_stride0 + j2);
-  const auto i_n_v = fg::load_vector<4>(i_n_ptr + j0 * i_n_stride0 + j2);
-  const auto h_r_v = fg::load_vector<4>(h_r_ptr + j0 * h_r_stride0 + j2);
-  const auto h_z_v = fg::load_vector<4>(h_z_ptr + j0 * h_z_stride0 + j2);
-  const auto h_n_v = fg::load_vector<4>(h_n_ptr + j0 * h_n_stride0 + j2);
-  fg::Vec<float, 4> sum_2_v;
+  const auto hidden_v = fg::load_vector<4>(hidden_ptr + at);
+  const auto d_out_v = fg::load_vector<4>(d_out_ptr + at);
+  const auto own_at_v = fg::gather<4>(own_at_ptr + j0 * own_at_stride0 + j1, 0, D1N3, own_at_step1n3);
+  const auto own_at_2_v = fg::gather<4>(own_at_2_ptr + j0 * own_at_2_stride0 + j1, 1, D1N3, own_at_2_step1n3);
+  const auto own_at_3_v = fg::gather<4>(own_at_3_ptr + j0 * own_at_3_stride0 + j1, 2, D1N3, own_at_3_step1n3);
+  const int recurrent_at_at = j0 * recurrent_at_stride0 + j1;
+  const auto recurrent_at_v = fg::gather<4>(recurrent_at_ptr + recurrent_at_at, 0, D1N3, recurrent_at_step1n3);
+  const int64_t recurrent_at_2_place1n3 = 1;
+  const int recurrent_at_2_at = j0 * recurrent_at_2_stride0 + j1;
+  const auto recurrent_at_2_v = fg::gather<4>(recurrent_at_2_ptr + recurrent_at_2_at, recurrent_at_2_place1n3,
+                                              D1N3, recurrent_at_2_step1n3);
+  const int64_t recurrent_at_3_place1n3 = 2;
+  const int recurrent_at_3_at = j0 * recurrent_at_3_stride0 + j1;
+  const auto recurrent_at_3_v = fg::gather<4>(recurrent_at_3_ptr + recurrent_at_3_at, recurrent_at_3_place1n3,
+                                              D1N3, recurrent_at_3_step1n3);
+  fg::Vec<float, 4> sum_2_0_v;
+  fg::Vec<float, 4> sum_2_1_v;
+  fg::Vec<float, 4> sum_2_2_v;
+  fg::Vec<float, 4> sum_3_0_v;
+  fg::Vec<float, 4> sum_3_1_v;
+  fg::Vec<float, 4> sum_3_2_v;
 
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     const float hidden = hidden_v[k];
     const float d_out = d_out_v[k];
-    const float i_r = i_r_v[k];
-    const float i_z = i_z_v[k];
-    const float i_n = i_n_v[k];
-    const float h_r = h_r_v[k];
-    const float h_z = h_z_v[k];
-    const float h_n = h_n_v[k];
-    const int64_t index_d1 = j1;
-    const float r = fg::sigmoid(i_r + h_r);
-    const float n_ = tanhf(i_n + r * h_n);
-    const float power_n = n_ * n_;
-    const float z = fg::sigmoid(i_z + h_z);
-    const float prod_d_out = d_out * ((1.0f - z) * (hidden - n_) * z);
-    const float chosen = index_d1 == 2 ? d_out * (1.0f + (power_n - 1.0f) * z - power_n) : 0.0f;
-    const float diff = 1.0f - power_n;
-    const float prod_r_2 = h_n * (1.0f - r) * diff * r;
-    const float prod_d_out_2 = d_out * (prod_r_2 - prod_r_2 * z);
-    const float sum = chosen + (index_d1 == 1 ? prod_d_out : 0.0f);
-    sum_2_v[k] = sum + (index_d1 == 0 ? prod_d_out_2 : 0.0f);
+    const float own_at = own_at_v[k];
+    const float own_at_2 = own_at_2_v[k];
+    const float own_at_3 = own_at_3_v[k];
+    const float recurrent_at = recurrent_at_v[k];
+    const float recurrent_at_2 = recurrent_at_2_v[k];
+    const float recurrent_at_3 = recurrent_at_3_v[k];
+    const float sigmoid_value = fg::sigmoid(own_at + recurrent_at);
+    const float tanh_value = tanhf(own_at_3 + sigmoid_value * recurrent_at_3);
+    const float power = tanh_value * tanh_value;
+    const float diff = 1.0f - power;
+    const float prod = recurrent_at_3 * (1.0f - sigmoid_value) * diff * sigmoid_value;
+    const float sigmoid_value_2 = fg::sigmoid(own_at_2 + recurrent_at_2);
+    const float sum_2_0 = d_out * (prod - prod * sigmoid_value_2);
+    const float prod_2 = (1.0f - sigmoid_value_2) * (hidden - tanh_value) * sigmoid_value_2;
+    const float sum_2_1 = d_out * prod_2;
+    const float prod_3 = diff * sigmoid_value;
+    sum_2_0_v[k] = sum_2_0;
+    sum_2_1_v[k] = sum_2_1;
+    sum_2_2_v[k] = d_out * (prod_3 - prod_3 * sigmoid_value_2);
+    sum_3_0_v[k] = sum_2_0;
+    sum_3_1_v[k] = sum_2_1;
+    sum_3_2_v[k] = d_out * (1.0f + (power - 1.0f) * sigmoid_value_2 - power);
   }
-  fg::store_vector<4>(sum_2_ptr + at, sum_2_v);
+  fg::store_vector<4>(sum_2_0_ptr + (j0 * sum_2_0_stride0 + j1), sum_2_0_v);
+  fg::store_vector<4>(sum_2_1_ptr + (j0 * sum_2_1_stride0 + j1), sum_2_1_v);
+  fg::store_vector<4>(sum_2_2_ptr + (j0 * sum_2_2_stride0 + j1), sum_2_2_v);
+  fg::store_vector<4>(sum_3_0_ptr + (j0 * sum_3_0_stride0 + j1), sum_3_0_v);
+  fg::store_vector<4>(sum_3_1_ptr + (j0 * sum_3_1_stride0 + j1), sum_3_1_v);
+  fg::store_vector<4>(sum_3_2_ptr + (j0 * sum_3_2_stride0 + j1), sum_3_2_v);
 }
 
 // linear_gru_cell, backward epilogue                          declared in ops/cells.py
-//   z = sigmoid(i_z + h_z)
-//   d_hidden = d_out * z + d_recurrent
-// elementwise: 4 elements a thread, everything lies side by side
+//   d_hidden = d_out * sigmoid(own_at + recurrent_at) + d_recurrent
+// elementwise: 4 elements a thread; own_at, recurrent_at in rows that lie apart
 extern "C" __global__ __launch_bounds__(256)
-void linear_gru_cell_backward_epilogue_f32(const float* __restrict__ d_out_ptr,  // [D0, D3]
-                                           const float* __restrict__ i_z_ptr,    // [D0, D3]
-                                           const float* __restrict__ h_z_ptr,    // [D0, D3]
-                                           const float* d_recurrent_ptr,         // [D0, D3]
-                                           float* __restrict__ d_hidden_ptr,     // [D0, 1, D3]
-                                           int n) {
+void linear_gru_cell_backward_epilogue_f32(const float* __restrict__ d_out_ptr,         // [D0, D2]
+                                           const float* d_recurrent_ptr,                // [D0, D2]
+                                           const float* __restrict__ own_at_ptr,        // [D0, D1N3, D2]
+                                           const float* __restrict__ recurrent_at_ptr,  // [D0, D1N3, D2]
+                                           float* __restrict__ d_hidden_ptr,            // [D0, D2]
+                                           int64_t D1N3, int64_t own_at_step1n3, int64_t recurrent_at_step1n3, int n,
+                                           fg::Divisor n1, int own_at_stride0, int recurrent_at_stride0) {
   fg::wait_for_previous_kernel();
   // Locate: each thread owns 4 consecutive elements.
   const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;
+  int rest = at;
+  const int j1 = fg::take(rest, n1);
+  const int j0 = rest;
 
   const auto d_out_v = fg::load_vector<4>(d_out_ptr + at);
-  const auto i_z_v = fg::load_vector<4>(i_z_ptr + at);
-  const auto h_z_v = fg::load_vector<4>(h_z_ptr + at);
   const auto d_recurrent_v = fg::load_vector<4>(d_recurrent_ptr + at);
+  const auto own_at_v = fg::gather<4>(own_at_ptr + j0 * own_at_stride0 + j1, 1, D1N3, own_at_step1n3);
+  const int recurrent_at_at = j0 * recurrent_at_stride0 + j1;
+  const auto recurrent_at_v = fg::gather<4>(recurrent_at_ptr + recurrent_at_at, 1, D1N3, recurrent_at_step1n3);
   fg::Vec<float, 4> d_hidden_v;
 
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     const float d_out = d_out_v[k];
-    const float i_z = i_z_v[k];
-    const float h_z = h_z_v[k];
     const float d_recurrent = d_recurrent_v[k];
-    const float z = fg::sigmoid(i_z + h_z);
-    d_hidden_v[k] = d_out * z + d_recurrent;
+    const float own_at = own_at_v[k];
+    const float recurrent_at = recurrent_at_v[k];
+    d_hidden_v[k] = d_out * fg::sigmoid(own_at + recurrent_at) + d_recurrent;
   }
   fg::store_vector<4>(d_hidden_ptr + at, d_hidden_v);
 }

@@ -3,34 +3,31 @@
 #include "fusegen.cuh"
 
 // linear_gru_cell, forward: without a kernel
-//   product[D0, D1, D3] = input(d2 -> d7) @ weight_ih(d4 -> d7) over [D7]
-//   product_2[D0, D3, D5] = hidden(d3 -> d8) @ weight_hh(d6 -> d8) over [D8]
+//   product[D0, D1N3, D2] = input(d3 -> d6) @ weight_ih(d4 -> d6) over [D6]
+//   product_2[D0, D1N3, D2] = hidden(d2 -> d7) @ weight_hh(d5 -> d7) over [D7]
 
 // linear_gru_cell, forward epilogue                           declared in ops/cells.py
 //   prod_product_2_at_3 = sigmoid(product_at + product_2_at) * product_2_at_3
 //   tanh_value = tanh(product_at_3 + prod_product_2_at_3)
 //   sigmoid_value = sigmoid(product_at_2 + product_2_at_2)
 //   out = tanh_value + sigmoid_value * (hidden - tanh_value)
-// elementwise: 8 elements a thread; product_at, product_at_2, product_at_3 in rows that lie apart; product_2_at,
-//     product_2_at_2, product_2_at_3 gathered element by element
+// elementwise: 8 elements a thread; product_at, product_at_2, product_at_3, product_2_at, product_2_at_2,
+//     product_2_at_3 in rows that lie apart
 extern "C" __global__ __launch_bounds__(256)
-void linear_gru_cell_forward_epilogue_bf16(const bf16* __restrict__ hidden_ptr,  // [D0, 1, D3]
-                                           const bf16* product_at_ptr,           // [D0, D1, D3]
-                                           const bf16* product_at_2_ptr,         // [D0, D1, D3]
-                                           const bf16* product_at_3_ptr,         // [D0, D1, D3]
-                                           const bf16* product_2_at_ptr,         // [D0, D3, D5]
-                                           const bf16* product_2_at_2_ptr,       // [D0, D3, D5]
-                                           const bf16* product_2_at_3_ptr,       // [D0, D3, D5]
-                                           bf16* __restrict__ out_ptr,           // [D0, D3]
-                                           int64_t D1, int64_t D5, int64_t product_at_step1,
-                                           int64_t product_at_2_step1, int64_t product_at_3_step1,
-                                           int64_t product_2_at_step5, int64_t product_2_at_2_step5,
-                                           int64_t product_2_at_3_step5, int n, fg::Divisor n1,
-                                           int product_at_stride0, int product_at_2_stride0,
+void linear_gru_cell_forward_epilogue_bf16(const bf16* __restrict__ hidden_ptr,  // [D0, D2]
+                                           const bf16* product_at_ptr,           // [D0, D1N3, D2]
+                                           const bf16* product_at_2_ptr,         // [D0, D1N3, D2]
+                                           const bf16* product_at_3_ptr,         // [D0, D1N3, D2]
+                                           const bf16* product_2_at_ptr,         // [D0, D1N3, D2]
+                                           const bf16* product_2_at_2_ptr,       // [D0, D1N3, D2]
+                                           const bf16* product_2_at_3_ptr,       // [D0, D1N3, D2]
+                                           bf16* __restrict__ out_ptr,           // [D0, D2]
+                                           int64_t D1N3, int64_t product_at_step1n3, int64_t product_at_2_step1n3,
+                                           int64_t product_at_3_step1n3, int64_t product_2_at_step1n3,
+                                           int64_t product_2_at_2_step1n3, int64_t product_2_at_3_step1n3, int n,
+                                           fg::Divisor n1, int product_at_stride0, int product_at_2_stride0,
                                            int product_at_3_stride0, int product_2_at_stride0,
-                                           int product_2_at_stride1, int product_2_at_2_stride0,
-                                           int product_2_at_2_stride1, int product_2_at_3_stride0,
-                                           int product_2_at_3_stride1) {
+                                           int product_2_at_2_stride0, int product_2_at_3_stride0) {
   fg::wait_for_previous_kernel();
   // Locate: each thread owns 8 consecutive elements.
   const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
@@ -40,11 +37,22 @@ void linear_gru_cell_forward_epilogue_bf16(const bf16* __restrict__ hidden_ptr, 
   const int j0 = rest;
 
   const auto hidden_v = fg::load_vector<8>(hidden_ptr + at);
-  const auto product_at_v = fg::gather<8>(product_at_ptr + j0 * product_at_stride0 + j1, 0, D1, product_at_step1);
+  const int product_at_at = j0 * product_at_stride0 + j1;
+  const auto product_at_v = fg::gather<8>(product_at_ptr + product_at_at, 0, D1N3, product_at_step1n3);
   const int product_at_2_at = j0 * product_at_2_stride0 + j1;
-  const auto product_at_2_v = fg::gather<8>(product_at_2_ptr + product_at_2_at, 1, D1, product_at_2_step1);
+  const auto product_at_2_v = fg::gather<8>(product_at_2_ptr + product_at_2_at, 1, D1N3, product_at_2_step1n3);
   const int product_at_3_at = j0 * product_at_3_stride0 + j1;
-  const auto product_at_3_v = fg::gather<8>(product_at_3_ptr + product_at_3_at, 2, D1, product_at_3_step1);
+  const auto product_at_3_v = fg::gather<8>(product_at_3_ptr + product_at_3_at, 2, D1N3, product_at_3_step1n3);
+  const int product_2_at_at = j0 * product_2_at_stride0 + j1;
+  const auto product_2_at_v = fg::gather<8>(product_2_at_ptr + product_2_at_at, 0, D1N3, product_2_at_step1n3);
+  const int64_t product_2_at_2_place1n3 = 1;
+  const int product_2_at_2_at = j0 * product_2_at_2_stride0 + j1;
+  const auto product_2_at_2_v = fg::gather<8>(product_2_at_2_ptr + product_2_at_2_at, product_2_at_2_place1n3,
+                                              D1N3, product_2_at_2_step1n3);
+  const int64_t product_2_at_3_place1n3 = 2;
+  const int product_2_at_3_at = j0 * product_2_at_3_stride0 + j1;
+  const auto product_2_at_3_v = fg::gather<8>(product_2_at_3_ptr + product_2_at_3_at, product_2_at_3_place1n3,
+                                              D1N3, product_2_at_3_step1n3);
   fg::Vec<float, 8> out_v;
 
 #pragma unroll
@@ -53,14 +61,9 @@ void linear_gru_cell_forward_epilogue_bf16(const bf16* __restrict__ hidden_ptr, 
     const float product_at = product_at_v[k];
     const float product_at_2 = product_at_2_v[k];
     const float product_at_3 = product_at_3_v[k];
-    const int product_2_at_at = j0 * product_2_at_stride0 + j1 * product_2_at_stride1 + k * product_2_at_stride1;
-    const float product_2_at = fg::gather(product_2_at_ptr + product_2_at_at, 0, D5, product_2_at_step5);
-    const int product_2_at_2_at = j0 * product_2_at_2_stride0 + j1 * product_2_at_2_stride1 +
-                                  k * product_2_at_2_stride1;
-    const float product_2_at_2 = fg::gather(product_2_at_2_ptr + product_2_at_2_at, 1, D5, product_2_at_2_step5);
-    const int product_2_at_3_at = j0 * product_2_at_3_stride0 + j1 * product_2_at_3_stride1 +
-                                  k * product_2_at_3_stride1;
-    const float product_2_at_3 = fg::gather(product_2_at_3_ptr + product_2_at_3_at, 2, D5, product_2_at_3_step5);
+    const float product_2_at = product_2_at_v[k];
+    const float product_2_at_2 = product_2_at_2_v[k];
+    const float product_2_at_3 = product_2_at_3_v[k];
     const float prod_product_2_at_3 = fg::fast_sigmoid(product_at + product_2_at) * product_2_at_3;
     const float tanh_value = fg::fast_tanh(product_at_3 + prod_product_2_at_3);
     const float sigmoid_value = fg::fast_sigmoid(product_at_2 + product_2_at_2);

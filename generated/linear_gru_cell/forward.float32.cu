@@ -3,32 +3,31 @@
 #include "fusegen.cuh"
 
 // linear_gru_cell, forward: without a kernel
-//   own[D0, D1, D3] = input(d2 -> d7) @ weight_ih(d4 -> d7) over [D7]
-//   recurrent[D0, D3, D5] = hidden(d3 -> d8) @ weight_hh(d6 -> d8) over [D8]
+//   own[D0, D1N3, D2] = input(d3 -> d6) @ weight_ih(d4 -> d6) over [D6]
+//   recurrent[D0, D1N3, D2] = hidden(d2 -> d7) @ weight_hh(d5 -> d7) over [D7]
 
 // linear_gru_cell, forward epilogue                           declared in ops/cells.py
 //   sum_own_at_3 = own_at_3 + sigmoid(own_at + recurrent_at) * recurrent_at_3
 //   tanh_value = tanh(sum_own_at_3)
 //   prod = sigmoid(own_at_2 + recurrent_at_2) * (hidden - tanh_value)
 //   out = tanh_value + prod
-// elementwise: 4 elements a thread; own_at, own_at_2, own_at_3 in rows that lie apart; recurrent_at, recurrent_at_2,
-//     recurrent_at_3 gathered element by element
+// elementwise: 4 elements a thread; own_at, own_at_2, own_at_3, recurrent_at, recurrent_at_2, recurrent_at_3 in rows
+//     that lie apart
 extern "C" __global__ __launch_bounds__(256)
-void linear_gru_cell_forward_epilogue_f32(const float* __restrict__ hidden_ptr,  // [D0, 1, D3]
-                                          const float* own_at_ptr,               // [D0, D1, D3]
-                                          const float* own_at_2_ptr,             // [D0, D1, D3]
-                                          const float* own_at_3_ptr,             // [D0, D1, D3]
-                                          const float* recurrent_at_ptr,         // [D0, D3, D5]
-                                          const float* recurrent_at_2_ptr,       // [D0, D3, D5]
-                                          const float* recurrent_at_3_ptr,       // [D0, D3, D5]
-                                          float* __restrict__ out_ptr,           // [D0, D3]
-                                          int64_t D1, int64_t D5, int64_t own_at_step1, int64_t own_at_2_step1,
-                                          int64_t own_at_3_step1, int64_t recurrent_at_step5,
-                                          int64_t recurrent_at_2_step5, int64_t recurrent_at_3_step5, int n,
+void linear_gru_cell_forward_epilogue_f32(const float* __restrict__ hidden_ptr,  // [D0, D2]
+                                          const float* own_at_ptr,               // [D0, D1N3, D2]
+                                          const float* own_at_2_ptr,             // [D0, D1N3, D2]
+                                          const float* own_at_3_ptr,             // [D0, D1N3, D2]
+                                          const float* recurrent_at_ptr,         // [D0, D1N3, D2]
+                                          const float* recurrent_at_2_ptr,       // [D0, D1N3, D2]
+                                          const float* recurrent_at_3_ptr,       // [D0, D1N3, D2]
+                                          float* __restrict__ out_ptr,           // [D0, D2]
+                                          int64_t D1N3, int64_t own_at_step1n3, int64_t own_at_2_step1n3,
+                                          int64_t own_at_3_step1n3, int64_t recurrent_at_step1n3,
+                                          int64_t recurrent_at_2_step1n3, int64_t recurrent_at_3_step1n3, int n,
                                           fg::Divisor n1, int own_at_stride0, int own_at_2_stride0,
-                                          int own_at_3_stride0, int recurrent_at_stride0, int recurrent_at_stride1,
-                                          int recurrent_at_2_stride0, int recurrent_at_2_stride1,
-                                          int recurrent_at_3_stride0, int recurrent_at_3_stride1) {
+                                          int own_at_3_stride0, int recurrent_at_stride0, int recurrent_at_2_stride0,
+                                          int recurrent_at_3_stride0) {
   fg::wait_for_previous_kernel();
   // Locate: each thread owns 4 consecutive elements.
   const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
@@ -38,9 +37,19 @@ void linear_gru_cell_forward_epilogue_f32(const float* __restrict__ hidden_ptr, 
   const int j0 = rest;
 
   const auto hidden_v = fg::load_vector<4>(hidden_ptr + at);
-  const auto own_at_v = fg::gather<4>(own_at_ptr + j0 * own_at_stride0 + j1, 0, D1, own_at_step1);
-  const auto own_at_2_v = fg::gather<4>(own_at_2_ptr + j0 * own_at_2_stride0 + j1, 1, D1, own_at_2_step1);
-  const auto own_at_3_v = fg::gather<4>(own_at_3_ptr + j0 * own_at_3_stride0 + j1, 2, D1, own_at_3_step1);
+  const auto own_at_v = fg::gather<4>(own_at_ptr + j0 * own_at_stride0 + j1, 0, D1N3, own_at_step1n3);
+  const auto own_at_2_v = fg::gather<4>(own_at_2_ptr + j0 * own_at_2_stride0 + j1, 1, D1N3, own_at_2_step1n3);
+  const auto own_at_3_v = fg::gather<4>(own_at_3_ptr + j0 * own_at_3_stride0 + j1, 2, D1N3, own_at_3_step1n3);
+  const int recurrent_at_at = j0 * recurrent_at_stride0 + j1;
+  const auto recurrent_at_v = fg::gather<4>(recurrent_at_ptr + recurrent_at_at, 0, D1N3, recurrent_at_step1n3);
+  const int64_t recurrent_at_2_place1n3 = 1;
+  const int recurrent_at_2_at = j0 * recurrent_at_2_stride0 + j1;
+  const auto recurrent_at_2_v = fg::gather<4>(recurrent_at_2_ptr + recurrent_at_2_at, recurrent_at_2_place1n3,
+                                              D1N3, recurrent_at_2_step1n3);
+  const int64_t recurrent_at_3_place1n3 = 2;
+  const int recurrent_at_3_at = j0 * recurrent_at_3_stride0 + j1;
+  const auto recurrent_at_3_v = fg::gather<4>(recurrent_at_3_ptr + recurrent_at_3_at, recurrent_at_3_place1n3,
+                                              D1N3, recurrent_at_3_step1n3);
   fg::Vec<float, 4> out_v;
 
 #pragma unroll
@@ -49,14 +58,9 @@ void linear_gru_cell_forward_epilogue_f32(const float* __restrict__ hidden_ptr, 
     const float own_at = own_at_v[k];
     const float own_at_2 = own_at_2_v[k];
     const float own_at_3 = own_at_3_v[k];
-    const int recurrent_at_at = j0 * recurrent_at_stride0 + j1 * recurrent_at_stride1 + k * recurrent_at_stride1;
-    const float recurrent_at = fg::gather(recurrent_at_ptr + recurrent_at_at, 0, D5, recurrent_at_step5);
-    const int recurrent_at_2_at = j0 * recurrent_at_2_stride0 + j1 * recurrent_at_2_stride1 +
-                                  k * recurrent_at_2_stride1;
-    const float recurrent_at_2 = fg::gather(recurrent_at_2_ptr + recurrent_at_2_at, 1, D5, recurrent_at_2_step5);
-    const int recurrent_at_3_at = j0 * recurrent_at_3_stride0 + j1 * recurrent_at_3_stride1 +
-                                  k * recurrent_at_3_stride1;
-    const float recurrent_at_3 = fg::gather(recurrent_at_3_ptr + recurrent_at_3_at, 2, D5, recurrent_at_3_step5);
+    const float recurrent_at = recurrent_at_v[k];
+    const float recurrent_at_2 = recurrent_at_2_v[k];
+    const float recurrent_at_3 = recurrent_at_3_v[k];
     const float sum_own_at_3 = own_at_3 + fg::sigmoid(own_at + recurrent_at) * recurrent_at_3;
     const float tanh_value = tanhf(sum_own_at_3);
     const float prod = fg::sigmoid(own_at_2 + recurrent_at_2) * (hidden - tanh_value);

@@ -4,16 +4,16 @@
 
 // nll_loss, forward                                           declared in ops/classes.py
 //   counted = (target != ignore_index) & (target >= 0) & (target < D1)
-//   total_2 = sum[d0](where(counted, -input_at, 0))
+//   total = sum[d0](where(counted, -input_at, 0))
 //   total_3 = sum[d0](int64(counted))
-//   out = total_2 / float32(total_3)
+//   out = total / float32(total_3)
 // full reduction: one pass reduces everything
 extern "C" __global__ __launch_bounds__(256, 4)
 void nll_loss_forward_f32(const int64_t* __restrict__ target_ptr,  // [D0]
                           const float* __restrict__ input_at_ptr,  // [D0, D1]
                           float* __restrict__ out_ptr,             // []
                           int64_t ignore_index, int64_t D1, int64_t input_at_step1, int n, int input_at_stride0) {
-  fg::Chains<float> total_2_chains;
+  fg::Chains<float> total_chains;
   int64_t total_3 = 0;
 
   // The blocks take turns; each thread owns 2 consecutive elements at a time.
@@ -22,22 +22,22 @@ void nll_loss_forward_f32(const int64_t* __restrict__ target_ptr,  // [D0]
   for (int at = first; at < n; at += stride) {
     const int j0 = at;
     const auto target_v = fg::load_vector<2>(target_ptr + at);
-    float total_2_part = 0;
+    float total_part = 0;
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const int64_t target = target_v[k];
       const int input_at_at = j0 * input_at_stride0 + k * input_at_stride0;
       const float input_at = fg::gather(input_at_ptr + input_at_at, target, D1, input_at_step1);
       const bool counted = ((target != ignore_index) & (target >= 0)) & (target < D1);
-      total_2_part += counted ? -input_at : 0.0f;
+      total_part += counted ? -input_at : 0.0f;
       total_3 += int64_t(counted);
     }
-    total_2_chains.add(total_2_part);
+    total_chains.add(total_part);
   }
-  const float total_2 = fg::block_sum<256>(total_2_chains.total());
+  const float total = fg::block_sum<256>(total_chains.total());
   total_3 = fg::block_sum<256>(total_3);
 
   if (threadIdx.x == 0) {
-    fg::store(out_ptr, fg::divide(total_2, float(total_3)));
+    fg::store(out_ptr, fg::divide(total, float(total_3)));
   }
 }

@@ -9,8 +9,8 @@
 //   ratio_length = 1 / length
 //   both = chosen_total >= eps and chosen_total <= inf
 //   out = input * ratio_length
-//   sum_total = sum[d1](d_out * out)
-//   ratio_length_2 = 2 * sum_total * where(same_total, 1, 0.5 / sqrt_total) / length
+//   d_total = sum[d1](d_out * out)
+//   ratio_length_2 = 2 * d_total * where(same_total, 1, 0.5 / sqrt_total) / length
 //   d_input = d_out * ratio_length + where(both, -(input * ratio_length_2), 0)
 // rows: 192 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(192, 7)
@@ -42,7 +42,7 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
   const float ratio_length = fg::divide(1.0f, length);
   const bool both = chosen_total >= eps && chosen_total <= fg::infinity<float>();
 
-  float sum_total = 0;
+  float d_total = 0;
 #pragma unroll 2
   for (int part = 0; part < 2; ++part) {
     const auto input_v = fg::widen(input_row[part][thread]);
@@ -52,12 +52,12 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
       const float input = input_v[k];
       const float d_out = d_out_v[k];
       const float out = input * ratio_length;
-      sum_total += d_out * out;
+      d_total += d_out * out;
     }
   }
-  fg::row_sum<192, 1, 0>(sum_total);
+  fg::row_sum<192, 1, 0>(d_total);
   const float ratio_length_2 =
-      fg::divide(2.0f * sum_total * (same_total ? 1.0f : fg::divide(0.5f, sqrt_total)), length);
+      fg::divide(2.0f * d_total * (same_total ? 1.0f : fg::divide(0.5f, sqrt_total)), length);
 
 #pragma unroll 2
   for (int part = 0; part < 2; ++part) {

@@ -6,11 +6,12 @@
 //   sqrt_total = sqrt(total)
 //   chosen_total = where(same_total, total, sqrt_total)
 //   length = clamp(chosen_total, eps, inf)
+//   ratio_length = 1 / length
 //   both = chosen_total >= eps and chosen_total <= inf
 //   out = input / length
-//   sum_total = sum[d1](d_out * out)
-//   ratio_length = 2 * sum_total * where(same_total, 1, 0.5 / sqrt_total) / length
-//   d_input = d_out * (1 / length) + where(both, -(input * ratio_length), 0)
+//   d_total = sum[d1](d_out * out)
+//   ratio_length_2 = 2 * d_total * where(same_total, 1, 0.5 / sqrt_total) / length
+//   d_input = d_out * ratio_length + where(both, -(input * ratio_length_2), 0)
 // rows: 256 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(256, 5)
 void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
@@ -38,9 +39,10 @@ void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
   const float sqrt_total = fg::sqrt(total);
   const float chosen_total = same_total ? total : sqrt_total;
   const float length = fg::clamp(chosen_total, eps, fg::infinity<float>());
+  const float ratio_length = fg::divide(1.0f, length);
   const bool both = chosen_total >= eps && chosen_total <= fg::infinity<float>();
 
-  float sum_total = 0;
+  float d_total = 0;
 #pragma unroll 2
   for (int part = 0; part < 3; ++part) {
     const auto input_v = fg::widen(input_row[part][thread]);
@@ -50,12 +52,12 @@ void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
       const float input = input_v[k];
       const float d_out = d_out_v[k];
       const float out = fg::divide(input, length);
-      sum_total += d_out * out;
+      d_total += d_out * out;
     }
   }
-  fg::row_sum<256, 1, 0>(sum_total);
-  const float ratio_length =
-      fg::divide(2.0f * sum_total * (same_total ? 1.0f : fg::divide(0.5f, sqrt_total)), length);
+  fg::row_sum<256, 1, 0>(d_total);
+  const float ratio_length_2 =
+      fg::divide(2.0f * d_total * (same_total ? 1.0f : fg::divide(0.5f, sqrt_total)), length);
 
 #pragma unroll 2
   for (int part = 0; part < 3; ++part) {
@@ -68,7 +70,7 @@ void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      d_input_v[k] = d_out * fg::divide(1.0f, length) + (both ? -(input * ratio_length) : 0.0f);
+      d_input_v[k] = d_out * ratio_length + (both ? -(input * ratio_length_2) : 0.0f);
     }
     fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
   }

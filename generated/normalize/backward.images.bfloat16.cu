@@ -9,8 +9,8 @@
 //   ratio_length = 1 / length
 //   both = chosen_total >= eps and chosen_total <= inf
 //   out = input * ratio_length
-//   sum_total = sum[d1](d_out * out)
-//   ratio_length_2 = 2 * sum_total * where(same_total, 1, 0.5 / sqrt_total) / length
+//   d_total = sum[d1](d_out * out)
+//   ratio_length_2 = 2 * d_total * where(same_total, 1, 0.5 / sqrt_total) / length
 //   d_input = d_out * ratio_length + where(both, -(input * ratio_length_2), 0)
 // strided rows: 32 threads for 2 neighbouring results over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(512, 2)
@@ -54,7 +54,7 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
     both_v[k] = chosen_total_v[k] >= eps && chosen_total_v[k] <= fg::infinity<float>();
   }
 
-  fg::Vec<float, 2> sum_total_v = {};
+  fg::Vec<float, 2> d_total_v = {};
 #pragma unroll
   for (int part = 0; part < 8; ++part) {
     const auto input_v = fg::widen(input_row[part]);
@@ -64,15 +64,15 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
       const float input = input_v[k];
       const float d_out = d_out_v[k];
       const float out = input * ratio_length_v[k];
-      sum_total_v[k] += d_out * out;
+      d_total_v[k] += d_out * out;
     }
   }
-  fg::columns_sum<32, 16, 0>(sum_total_v[0], sum_total_v[1]);
+  fg::columns_sum<32, 16, 0>(d_total_v[0], d_total_v[1]);
   fg::Vec<float, 2> ratio_length_2_v;
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
     ratio_length_2_v[k] =
-        fg::divide(2.0f * sum_total_v[k] * (same_total_v[k] ? 1.0f : fg::divide(0.5f, sqrt_total_v[k])), length_v[k]);
+        fg::divide(2.0f * d_total_v[k] * (same_total_v[k] ? 1.0f : fg::divide(0.5f, sqrt_total_v[k])), length_v[k]);
   }
 
 #pragma unroll

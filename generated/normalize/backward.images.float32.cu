@@ -6,11 +6,12 @@
 //   sqrt_total = sqrt(total)
 //   chosen_total = where(same_total, total, sqrt_total)
 //   length = clamp(chosen_total, eps, inf)
+//   ratio_length = 1 / length
 //   both = chosen_total >= eps and chosen_total <= inf
 //   out = input / length
-//   sum_total = sum[d1](d_out * out)
-//   ratio_length = 2 * sum_total * where(same_total, 1, 0.5 / sqrt_total) / length
-//   d_input = d_out * (1 / length) + where(both, -(input * ratio_length), 0)
+//   d_total = sum[d1](d_out * out)
+//   ratio_length_2 = 2 * d_total * where(same_total, 1, 0.5 / sqrt_total) / length
+//   d_input = d_out * ratio_length + where(both, -(input * ratio_length_2), 0)
 // strided rows: 32 threads for a result over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(512, 2)
 void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1, D2, D3]
@@ -41,19 +42,20 @@ void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1, D2
   const float sqrt_total = fg::sqrt(total);
   const float chosen_total = same_total ? total : sqrt_total;
   const float length = fg::clamp(chosen_total, eps, fg::infinity<float>());
+  const float ratio_length = fg::divide(1.0f, length);
   const bool both = chosen_total >= eps && chosen_total <= fg::infinity<float>();
 
-  float sum_total = 0;
+  float d_total = 0;
 #pragma unroll
   for (int part = 0; part < 8; ++part) {
     const float input = fg::load(&input_row[part]);
     const float d_out = fg::load(&d_out_row[part]);
     const float out = fg::divide(input, length);
-    sum_total += d_out * out;
+    d_total += d_out * out;
   }
-  fg::columns_sum<32, 16, 0>(sum_total);
-  const float ratio_length =
-      fg::divide(2.0f * sum_total * (same_total ? 1.0f : fg::divide(0.5f, sqrt_total)), length);
+  fg::columns_sum<32, 16, 0>(d_total);
+  const float ratio_length_2 =
+      fg::divide(2.0f * d_total * (same_total ? 1.0f : fg::divide(0.5f, sqrt_total)), length);
 
 #pragma unroll
   for (int part = 0; part < 8; ++part) {
@@ -61,7 +63,7 @@ void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1, D2
     const int j2 = at;
     const float input = fg::load(&input_row[part]);
     const float d_out = fg::load(&d_out_row[part]);
-    const float d_input = d_out * fg::divide(1.0f, length) + (both ? -(input * ratio_length) : 0.0f);
+    const float d_input = d_out * ratio_length + (both ? -(input * ratio_length_2) : 0.0f);
     fg::store(d_input_ptr + j0 * d_input_stride0 + j1 + j2 * d_input_stride2, d_input);
   }
 }

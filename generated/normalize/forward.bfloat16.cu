@@ -6,7 +6,8 @@
 //   same_total = total == 0
 //   chosen_total = where(same_total, total, sqrt(where(same_total, 1, total)))
 //   length = clamp(chosen_total, eps, inf)
-//   out = input * (1 / length)
+//   ratio_length = 1 / length
+//   out = input * ratio_length
 // rows: 96 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(96, 14)
 void normalize_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
@@ -39,6 +40,7 @@ void normalize_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
   const bool same_total = total == 0.0f;
   const float chosen_total = same_total ? total : fg::fast_sqrt(same_total ? 1.0f : total);
   const float length = fg::clamp(chosen_total, eps, fg::infinity<float>());
+  const float ratio_length = fg::divide(1.0f, length);
 
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -49,7 +51,7 @@ void normalize_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
-      out_v[k] = input * fg::divide(1.0f, length);
+      out_v[k] = input * ratio_length;
     }
     fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }

@@ -6,7 +6,8 @@
 //   same_total = total == 0
 //   chosen_total = where(same_total, total, sqrt(where(same_total, 1, total)))
 //   length = clamp(chosen_total, eps, inf)
-//   out = input * (1 / length)
+//   ratio_length = 1 / length
+//   out = input * ratio_length
 // strided rows: 16 threads for 2 neighbouring results over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(256, 4)
 void normalize_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1, D2, D3]
@@ -41,11 +42,13 @@ void normalize_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1, D2,
   fg::Vec<bool, 2> same_total_v;
   fg::Vec<float, 2> chosen_total_v;
   fg::Vec<float, 2> length_v;
+  fg::Vec<float, 2> ratio_length_v;
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
     same_total_v[k] = total_v[k] == 0.0f;
     chosen_total_v[k] = same_total_v[k] ? total_v[k] : fg::fast_sqrt(same_total_v[k] ? 1.0f : total_v[k]);
     length_v[k] = fg::clamp(chosen_total_v[k], eps, fg::infinity<float>());
+    ratio_length_v[k] = fg::divide(1.0f, length_v[k]);
   }
 
 #pragma unroll
@@ -57,7 +60,7 @@ void normalize_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1, D2,
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const float input = input_v[k];
-      out_v[k] = input * fg::divide(1.0f, length_v[k]);
+      out_v[k] = input * ratio_length_v[k];
     }
     fg::store_vector<2>(out_ptr + (j0 * out_stride0 + j1 + j2 * out_stride2), out_v);
   }

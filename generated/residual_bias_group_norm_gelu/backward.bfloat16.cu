@@ -7,36 +7,40 @@
 
 // residual_bias_group_norm_gelu, backward                     declared in ops/fused_norms.py
 //   value = float32(D2 * D3 * D4)
-//   rsqrt_value = rsqrt(deviation / value + eps)
-//   power_2 = rsqrt_value^2
+//   mean = total / value
+//   rstd = rsqrt(deviation / value + eps)
+//   power_rstd = rstd^2
+//   prod_power_rstd = 0.5 * power_rstd
 //   ratio_value = 1 / value
-//   prod = 0.19947114020071635 * rsqrt_value^4 * ratio_value
-//   prod_2 = 0.25 * rsqrt_value^3 * ratio_value
-//   prod_power_2 = 0.3989422804014327 * power_2
-//   prod_rsqrt_value = 0.5 * rsqrt_value
+//   prod = 0.19947114020071635 * rstd^4 * ratio_value
+//   prod_2 = 0.25 * rstd^3 * ratio_value
+//   prod_power_rstd_2 = 0.3989422804014327 * power_rstd
+//   prod_4 = prod_power_rstd_2 * ratio_value
+//   prod_rstd = 0.5 * rstd
+//   prod_5 = prod_rstd * ratio_value
 //   power_weight = weight^2
 //   total_2 = input + bias + residual
-//   diff_total_2 = total_2 - total / value
-//   power = diff_total_2^2
+//   diff_total_2_mean = total_2 - mean
+//   power = diff_total_2_mean^2
 //   prod_power_weight_power = power_weight * power
-//   exp_value = exp(-(prod_power_weight_power * (0.5 * power_2)))
-//   ratio_value_2 = prod_power_weight_power * exp_value * prod
-//   y = diff_total_2 * rsqrt_value
+//   exp_value = exp(-(prod_power_weight_power * prod_power_rstd))
+//   y = diff_total_2_mean * rstd
 //   result_ = y * weight
 //   erfc_value = erfc(-0.7071067811865476 * result_)
-//   prod_d_out = d_out * (ratio_value_2 + weight * diff_total_2 * erfc_value * prod_2)
-//   prod_exp_value = power_weight * diff_total_2 * exp_value
+//   prod_3 = weight * diff_total_2_mean * erfc_value * prod_2
+//   sum = prod_power_weight_power * exp_value * prod + prod_3
+//   prod_exp_value = power_weight * diff_total_2_mean * exp_value
 //   prod_weight_erfc_value = weight * erfc_value
-//   prod_3 = prod_weight_erfc_value * (prod_rsqrt_value * ratio_value)
-//   sum_deviation = sum[d2, d3, d4](-prod_d_out)
-//   sum_total = sum[d2, d3, d4](-(d_out * (prod_exp_value * (prod_power_2 * ratio_value) + prod_3)))
-//   prod_4 = prod_exp_value * prod_power_2
-//   prod_5 = prod_weight_erfc_value * prod_rsqrt_value
-//   sum = d_out * (prod_4 + prod_5) + diff_total_2 * (2 * sum_deviation)
-//   d_input = sum + sum_total
-//   prod_6 = weight * power * exp_value * prod_power_2
+//   d_deviation = sum[d2, d3, d4](-(d_out * sum))
+//   d_total = sum[d2, d3, d4](-(d_out * (prod_exp_value * prod_4 + prod_weight_erfc_value * prod_5)))
+//   prod_4_2 = prod_exp_value * prod_power_rstd_2
+//   prod_rstd_2 = prod_weight_erfc_value * prod_rstd
+//   prod_diff_total_2_mean = diff_total_2_mean * (2 * d_deviation)
+//   sum_2 = d_out * (prod_4_2 + prod_rstd_2) + prod_diff_total_2_mean
+//   d_input = sum_2 + d_total
+//   prod_5_2 = weight * power * exp_value * prod_power_rstd_2
 //   sum_d_bias = sum[d3, d4](d_input)
-//   sum_d_weight = sum[d3, d4](d_out * (prod_6 + diff_total_2 * erfc_value * prod_rsqrt_value))
+//   sum_d_weight = sum[d3, d4](d_out * (prod_5_2 + diff_total_2_mean * erfc_value * prod_rstd))
 //   sum_d_bias_by_share = sum_d_bias
 //   sum_d_weight_by_share = sum_d_weight
 // rows: 2 blocks of 224 threads a row over D2, D3, D4, which stays in shared memory: read once; erfc_value, exp_value
@@ -96,16 +100,20 @@ void residual_bias_group_norm_gelu_backward_bf16_d_input(
   fg::await_loads();
   link.ready();  // all blocks of the cluster have begun
   const float value = float(D2 * D3 * D4);
-  const float rsqrt_value = rsqrtf(fg::divide(deviation, value) + eps);
-  const float power_2 = rsqrt_value * rsqrt_value;
+  const float mean = fg::divide(total, value);
+  const float rstd = rsqrtf(fg::divide(deviation, value) + eps);
+  const float power_rstd = rstd * rstd;
+  const float prod_power_rstd = 0.5f * power_rstd;
   const float ratio_value = fg::divide(1.0f, value);
-  const float prod = 0.19947114020071635f * fg::powi<4>(rsqrt_value) * ratio_value;
-  const float prod_2 = 0.25f * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio_value;
-  const float prod_power_2 = 0.3989422804014327f * power_2;
-  const float prod_rsqrt_value = 0.5f * rsqrt_value;
+  const float prod = 0.19947114020071635f * fg::powi<4>(rstd) * ratio_value;
+  const float prod_2 = 0.25f * (rstd * rstd * rstd) * ratio_value;
+  const float prod_power_rstd_2 = 0.3989422804014327f * power_rstd;
+  const float prod_4 = prod_power_rstd_2 * ratio_value;
+  const float prod_rstd = 0.5f * rstd;
+  const float prod_5 = prod_rstd * ratio_value;
 
-  float sum_deviation = 0;
-  float sum_total = 0;
+  float d_deviation = 0;
+  float d_total = 0;
   fg::Vec<float, 8> exp_value_row[2];
   fg::Vec<float, 8> erfc_value_row[2];
 #pragma unroll
@@ -127,25 +135,24 @@ void residual_bias_group_norm_gelu_backward_bf16_d_input(
       const float d_out = d_out_v[k];
       const float power_weight = weight * weight;
       const float total_2 = input + bias + residual;
-      const float diff_total_2 = total_2 - fg::divide(total, value);
-      const float power = diff_total_2 * diff_total_2;
+      const float diff_total_2_mean = total_2 - mean;
+      const float power = diff_total_2_mean * diff_total_2_mean;
       const float prod_power_weight_power = power_weight * power;
-      const float exp_value = fg::fast_exp(-(prod_power_weight_power * (0.5f * power_2)));
+      const float exp_value = fg::fast_exp(-(prod_power_weight_power * prod_power_rstd));
       exp_value_row[part][k] = exp_value;
-      const float ratio_value_2 = prod_power_weight_power * exp_value * prod;
-      const float y = diff_total_2 * rsqrt_value;
+      const float y = diff_total_2_mean * rstd;
       const float result_ = y * weight;
       const float erfc_value = fg::fast_erfc(-0.7071067811865476f * result_);
       erfc_value_row[part][k] = erfc_value;
-      const float prod_d_out = d_out * (ratio_value_2 + weight * diff_total_2 * erfc_value * prod_2);
-      const float prod_exp_value = power_weight * diff_total_2 * exp_value;
+      const float prod_3 = weight * diff_total_2_mean * erfc_value * prod_2;
+      const float sum = prod_power_weight_power * exp_value * prod + prod_3;
+      const float prod_exp_value = power_weight * diff_total_2_mean * exp_value;
       const float prod_weight_erfc_value = weight * erfc_value;
-      const float prod_3 = prod_weight_erfc_value * (prod_rsqrt_value * ratio_value);
-      sum_deviation += -prod_d_out;
-      sum_total += -(d_out * (prod_exp_value * (prod_power_2 * ratio_value) + prod_3));
+      d_deviation -= (d_out * sum);
+      d_total -= (d_out * (prod_exp_value * prod_4 + prod_weight_erfc_value * prod_5));
     }
   }
-  fg::cluster_sum<224, 0>(link, sum_deviation, sum_total);
+  fg::cluster_sum<224, 0>(link, d_deviation, d_total);
 
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
@@ -169,20 +176,21 @@ void residual_bias_group_norm_gelu_backward_bf16_d_input(
       const float d_out = d_out_v[k];
       const float power_weight = weight * weight;
       const float total_2 = input + bias + residual;
-      const float diff_total_2 = total_2 - fg::divide(total, value);
-      const float power = diff_total_2 * diff_total_2;
+      const float diff_total_2_mean = total_2 - mean;
+      const float power = diff_total_2_mean * diff_total_2_mean;
       const float exp_value = exp_value_row[part][k];
       const float erfc_value = erfc_value_row[part][k];
-      const float prod_exp_value = power_weight * diff_total_2 * exp_value;
+      const float prod_exp_value = power_weight * diff_total_2_mean * exp_value;
       const float prod_weight_erfc_value = weight * erfc_value;
-      const float prod_4 = prod_exp_value * prod_power_2;
-      const float prod_5 = prod_weight_erfc_value * prod_rsqrt_value;
-      const float sum = d_out * (prod_4 + prod_5) + diff_total_2 * (2.0f * sum_deviation);
-      const float d_input = sum + sum_total;
-      const float prod_6 = weight * power * exp_value * prod_power_2;
+      const float prod_4_2 = prod_exp_value * prod_power_rstd_2;
+      const float prod_rstd_2 = prod_weight_erfc_value * prod_rstd;
+      const float prod_diff_total_2_mean = diff_total_2_mean * (2.0f * d_deviation);
+      const float sum_2 = d_out * (prod_4_2 + prod_rstd_2) + prod_diff_total_2_mean;
+      const float d_input = sum_2 + d_total;
+      const float prod_5_2 = weight * power * exp_value * prod_power_rstd_2;
       d_input_v[k] = d_input;
       sum_d_bias_part += d_input;
-      sum_d_weight_part += d_out * (prod_6 + diff_total_2 * erfc_value * prod_rsqrt_value);
+      sum_d_weight_part += d_out * (prod_5_2 + diff_total_2_mean * erfc_value * prod_rstd);
     }
     const int d_input_at = j0 * d_input_stride0 + j1 * d_input_stride1 + j2 * d_input_stride2 + j3;
     fg::store_vector<8>(d_input_ptr + d_input_at, d_input_v);

@@ -7,7 +7,9 @@
 //   total_2 = input + bias + residual
 //   total = sum[d2, d3, d4](total_2)
 //   deviation = squared_deviation[d2, d3, d4](total_2)
-//   y = (total_2 - total / value) * rsqrt(deviation / value + eps)
+//   mean = total / value
+//   rstd = rsqrt(deviation / value + eps)
+//   y = (total_2 - mean) * rstd
 //   result_ = y * weight
 //   out = 0.5 * result_ * erfc(-0.7071067811865476 * result_)
 // rows: 224 threads a row over D2, D3, D4, which stays in shared memory: read once
@@ -91,6 +93,8 @@ void residual_bias_group_norm_gelu_forward_bf16(const bf16* __restrict__ input_p
     }
   }
   fg::row_sum<224, 1, 1>(deviation);
+  const float mean = fg::divide(total, value);
+  const float rstd = rsqrtf(fg::divide(deviation, value) + eps);
 
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -109,7 +113,7 @@ void residual_bias_group_norm_gelu_forward_bf16(const bf16* __restrict__ input_p
       const float input = input_v[k];
       const float residual = residual_v[k];
       const float total_2 = input + bias + residual;
-      const float y = (total_2 - fg::divide(total, value)) * rsqrtf(fg::divide(deviation, value) + eps);
+      const float y = (total_2 - mean) * rstd;
       const float result_ = y * weight;
       out_v[k] = 0.5f * result_ * fg::fast_erfc(-0.7071067811865476f * result_);
     }

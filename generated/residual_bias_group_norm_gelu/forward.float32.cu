@@ -7,7 +7,9 @@
 //   total_2 = input + bias + residual
 //   total = sum[d2, d3, d4](total_2)
 //   deviation = squared_deviation[d2, d3, d4](total_2)
-//   y = (total_2 - total / value) * rsqrt(deviation / value + eps)
+//   mean = total / value
+//   rstd = rsqrt(deviation / value + eps)
+//   y = (total_2 - mean) * rstd
 //   result_ = y * weight
 //   out = 0.5 * result_ * erfc(-0.7071067811865476 * result_)
 // rows: 2 blocks of 224 threads a row over D2, D3, D4, which stays in shared memory: read once
@@ -96,6 +98,8 @@ void residual_bias_group_norm_gelu_forward_f32(const float* __restrict__ input_p
   fg::cluster_merge<224, 0>(link, deviation_state);
   const float deviation = deviation_state.result();
   const float total = deviation_state.partner();
+  const float mean = fg::divide(total, value);
+  const float rstd = rsqrtf(fg::divide(deviation, value) + eps);
 
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -114,7 +118,7 @@ void residual_bias_group_norm_gelu_forward_f32(const float* __restrict__ input_p
       const float input = input_v[k];
       const float residual = residual_v[k];
       const float total_2 = input + bias + residual;
-      const float y = (total_2 - fg::divide(total, value)) * rsqrtf(fg::divide(deviation, value) + eps);
+      const float y = (total_2 - mean) * rstd;
       const float result_ = y * weight;
       out_v[k] = 0.5f * result_ * erfcf(-0.7071067811865476f * result_);
     }

@@ -5,8 +5,8 @@
 // rms_norm, backward                                          declared in ops/norms.py
 //   sum = total / float32(D1) + 1.1920928955078125e-07
 //   rrms = rsqrt(sum)
-//   sum_total = sum[d1](d_out * input * weight)
-//   prod = sum_total * rrms^3 * (1 / float32(D1))
+//   d_total = sum[d1](d_out * input * weight)
+//   prod = d_total * rrms^3 * (1 / float32(D1))
 //   d_input = d_out * (weight * rrms) - input * prod
 //   sum_d_weight = sum[d0](d_out * (input * rrms))
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight added up over the rows of a
@@ -72,7 +72,7 @@ void rms_norm_backward_f32_d_input(const float* __restrict__ input_ptr,         
     const float sum = fg::divide_by_count(total, float(D1)) + 1.1920928955078125e-07f;
     const float rrms = rsqrtf(sum);
 
-    float sum_total = 0;
+    float d_total = 0;
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
       const auto input_v = fg::widen(input_row[turn][part][thread]);
@@ -83,11 +83,11 @@ void rms_norm_backward_f32_d_input(const float* __restrict__ input_ptr,         
         const float input = input_v[k];
         const float weight = weight_v[k];
         const float d_out = d_out_v[k];
-        sum_total += d_out * input * weight;
+        d_total += d_out * input * weight;
       }
     }
-    fg::row_sum<192, 1, 0>(sum_total);
-    const float prod = sum_total * (rrms * rrms * rrms) * fg::divide_by_count(1.0f, float(D1));
+    fg::row_sum<192, 1, 0>(d_total);
+    const float prod = d_total * (rrms * rrms * rrms) * fg::divide_by_count(1.0f, float(D1));
 
 #pragma unroll
     for (int part = 0; part < 4; ++part) {

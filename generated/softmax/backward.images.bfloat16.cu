@@ -3,8 +3,8 @@
 
 // softmax, backward                                           declared in ops/softmaxes.py
 //   prod_d_out_out = d_out * out
-//   sum_sum_exp = sum[d1](-prod_d_out_out)
-//   d_input = prod_d_out_out + sum_sum_exp * out
+//   d_sum_exp = sum[d1](-prod_d_out_out)
+//   d_input = prod_d_out_out + d_sum_exp * out
 // strided rows: a thread for 2 neighbouring results over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(128, 5)
 void softmax_backward_bf16(const bf16* __restrict__ d_out_ptr,  // [D0, D1, D2, D3]
@@ -27,7 +27,7 @@ void softmax_backward_bf16(const bf16* __restrict__ d_out_ptr,  // [D0, D1, D2, 
     out_row[at] = fg::load_raw<2>(out_ptr + j0 * out_stride0 + j1 + j2 * out_stride2);
   }
 
-  fg::Vec<float, 2> sum_sum_exp_v = {};
+  fg::Vec<float, 2> d_sum_exp_v = {};
 #pragma unroll
   for (int at = 0; at < 19; ++at) {
     const auto d_out_v = fg::widen(d_out_row[at]);
@@ -37,7 +37,7 @@ void softmax_backward_bf16(const bf16* __restrict__ d_out_ptr,  // [D0, D1, D2, 
       const float d_out = d_out_v[k];
       const float out = out_v[k];
       const float prod_d_out_out = d_out * out;
-      sum_sum_exp_v[k] += -prod_d_out_out;
+      d_sum_exp_v[k] -= prod_d_out_out;
     }
   }
 
@@ -52,7 +52,7 @@ void softmax_backward_bf16(const bf16* __restrict__ d_out_ptr,  // [D0, D1, D2, 
       const float d_out = d_out_v[k];
       const float out = out_v[k];
       const float prod_d_out_out = d_out * out;
-      d_input_v[k] = prod_d_out_out + sum_sum_exp_v[k] * out;
+      d_input_v[k] = prod_d_out_out + d_sum_exp_v[k] * out;
     }
     fg::store_vector<2>(d_input_ptr + (j0 * d_input_stride0 + j1 + j2 * d_input_stride2), d_input_v);
   }

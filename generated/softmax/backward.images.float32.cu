@@ -3,8 +3,8 @@
 
 // softmax, backward                                           declared in ops/softmaxes.py
 //   prod_d_out_out = d_out * out
-//   sum_sum_exp = sum[d1](-prod_d_out_out)
-//   d_input = prod_d_out_out + sum_sum_exp * out
+//   d_sum_exp = sum[d1](-prod_d_out_out)
+//   d_input = prod_d_out_out + d_sum_exp * out
 // strided rows: a thread for a result over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(128, 5)
 void softmax_backward_f32(const float* __restrict__ d_out_ptr,  // [D0, D1, D2, D3]
@@ -27,13 +27,13 @@ void softmax_backward_f32(const float* __restrict__ d_out_ptr,  // [D0, D1, D2, 
     out_row[at] = *(out_ptr + j0 * out_stride0 + j1 + j2 * out_stride2);
   }
 
-  float sum_sum_exp = 0;
+  float d_sum_exp = 0;
 #pragma unroll
   for (int at = 0; at < 19; ++at) {
     const float d_out = fg::load(&d_out_row[at]);
     const float out = fg::load(&out_row[at]);
     const float prod_d_out_out = d_out * out;
-    sum_sum_exp += -prod_d_out_out;
+    d_sum_exp -= prod_d_out_out;
   }
 
 #pragma unroll
@@ -42,6 +42,6 @@ void softmax_backward_f32(const float* __restrict__ d_out_ptr,  // [D0, D1, D2, 
     const float d_out = fg::load(&d_out_row[at]);
     const float out = fg::load(&out_row[at]);
     const float prod_d_out_out = d_out * out;
-    fg::store(d_input_ptr + j0 * d_input_stride0 + j1 + j2 * d_input_stride2, prod_d_out_out + sum_sum_exp * out);
+    fg::store(d_input_ptr + j0 * d_input_stride0 + j1 + j2 * d_input_stride2, prod_d_out_out + d_sum_exp * out);
   }
 }

@@ -3,8 +3,8 @@
 
 // softmax, backward                                           declared in ops/softmaxes.py
 //   prod_d_out_out = d_out * out
-//   sum_sum_exp = sum[d1](-prod_d_out_out)
-//   d_input = prod_d_out_out + sum_sum_exp * out
+//   d_sum_exp = sum[d1](-prod_d_out_out)
+//   d_input = prod_d_out_out + d_sum_exp * out
 // rows: 16 blocks of 256 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ FUSEGEN_CLUSTER(16) __launch_bounds__(256, 5)
 void softmax_backward_f32(const float* __restrict__ d_out_ptr,  // [D0, D1]
@@ -31,7 +31,7 @@ void softmax_backward_f32(const float* __restrict__ d_out_ptr,  // [D0, D1]
   fg::await_loads();
   link.ready();  // all blocks of the cluster have begun
 
-  float sum_sum_exp = 0;
+  float d_sum_exp = 0;
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
     const auto d_out_v = fg::widen(d_out_row[part][thread]);
@@ -41,10 +41,10 @@ void softmax_backward_f32(const float* __restrict__ d_out_ptr,  // [D0, D1]
       const float d_out = d_out_v[k];
       const float out = out_v[k];
       const float prod_d_out_out = d_out * out;
-      sum_sum_exp += -prod_d_out_out;
+      d_sum_exp -= prod_d_out_out;
     }
   }
-  fg::cluster_sum<256, 0>(link, sum_sum_exp);
+  fg::cluster_sum<256, 0>(link, d_sum_exp);
 
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -58,7 +58,7 @@ void softmax_backward_f32(const float* __restrict__ d_out_ptr,  // [D0, D1]
       const float d_out = d_out_v[k];
       const float out = out_v[k];
       const float prod_d_out_out = d_out * out;
-      d_input_v[k] = prod_d_out_out + sum_sum_exp * out;
+      d_input_v[k] = prod_d_out_out + d_sum_exp * out;
     }
     fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
   }

@@ -4,7 +4,8 @@
 // softmax, forward                                            declared in ops/softmaxes.py
 //   top = max[d1](input)
 //   sum_exp = sum_exp[d1](input)
-//   out = exp(input - stop_gradient(top)) * (1 / sum_exp)
+//   ratio_sum_exp = 1 / sum_exp
+//   out = exp(input - stop_gradient(top)) * ratio_sum_exp
 // rows: 96 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(96, 14)
 void softmax_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
@@ -48,6 +49,7 @@ void softmax_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
   fg::row_merge<96, 1, 0>(sum_exp_state);
   const float sum_exp = sum_exp_state.result();
   const float top = sum_exp_state.partner();
+  const float ratio_sum_exp = fg::divide(1.0f, sum_exp);
 
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -58,7 +60,7 @@ void softmax_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
-      out_v[k] = fg::fast_exp_from_top(input - top) * fg::divide(1.0f, sum_exp);
+      out_v[k] = fg::fast_exp_from_top(input - top) * ratio_sum_exp;
     }
     fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }

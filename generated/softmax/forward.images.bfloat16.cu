@@ -4,7 +4,8 @@
 // softmax, forward                                            declared in ops/softmaxes.py
 //   top = max[d1](input)
 //   sum_exp = sum_exp[d1](input)
-//   out = exp(input - stop_gradient(top)) * (1 / sum_exp)
+//   ratio_sum_exp = 1 / sum_exp
+//   out = exp(input - stop_gradient(top)) * ratio_sum_exp
 // strided rows: a thread for 2 neighbouring results over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(128, 6)
 void softmax_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1, D2, D3]
@@ -49,10 +50,12 @@ void softmax_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1, D2, D
   }
   fg::Vec<float, 2> sum_exp_v;
   fg::Vec<float, 2> top_v;
+  fg::Vec<float, 2> ratio_sum_exp_v;
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
     sum_exp_v[k] = sum_exp_state[k].result();
     top_v[k] = sum_exp_state[k].partner();
+    ratio_sum_exp_v[k] = fg::divide(1.0f, sum_exp_v[k]);
   }
 
 #pragma unroll
@@ -63,7 +66,7 @@ void softmax_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1, D2, D
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const float input = input_v[k];
-      out_v[k] = fg::fast_exp_from_top(input - top_v[k]) * fg::divide(1.0f, sum_exp_v[k]);
+      out_v[k] = fg::fast_exp_from_top(input - top_v[k]) * ratio_sum_exp_v[k];
     }
     fg::store_vector<2>(out_ptr + (j0 * out_stride0 + j1 + j2 * out_stride2), out_v);
   }

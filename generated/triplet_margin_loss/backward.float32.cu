@@ -3,18 +3,18 @@
 #include "fusegen.cuh"
 
 // triplet_margin_loss, backward                               declared in ops/margins.py
-//   same_total = total == 0
-//   sqrt_total = sqrt(total)
-//   near = where(same_total, total, sqrt_total)
 //   same_total_2 = total_2 == 0
 //   sqrt_total_2 = sqrt(total_2)
-//   far = where(same_total_2, total_2, sqrt_total_2)
+//   near = where(same_total_2, total_2, sqrt_total_2)
+//   same_total_3 = total_3 == 0
+//   sqrt_total_3 = sqrt(total_3)
+//   far = where(same_total_3, total_3, sqrt_total_3)
 //   diff_far = margin + near - far
 //   below_diff_far = diff_far < 0
 //   prod_eps = 2 * eps
 //   ratio = 1 / float32(D0)
-//   prod = d_out * where(same_total_2, -1, -(0.5 / sqrt_total_2)) * ratio
-//   prod_2 = d_out * where(same_total, 1, 0.5 / sqrt_total) * ratio
+//   prod = d_out * where(same_total_3, -1, -(0.5 / sqrt_total_3)) * ratio
+//   prod_2 = d_out * where(same_total_2, 1, 0.5 / sqrt_total_2) * ratio
 //   prod_anchor = 2 * anchor
 //   sum = prod_anchor + prod_eps
 //   prod_negative = 2 * negative
@@ -30,8 +30,8 @@ void triplet_margin_loss_backward_f32(const float* __restrict__ anchor_ptr,    /
                                       const float* __restrict__ positive_ptr,  // [D0, D1]
                                       const float* __restrict__ negative_ptr,  // [D0, D1]
                                       const float* __restrict__ d_out_ptr,     // []
-                                      const float* __restrict__ total_ptr,     // [D0]
                                       const float* __restrict__ total_2_ptr,   // [D0]
+                                      const float* __restrict__ total_3_ptr,   // [D0]
                                       float* __restrict__ d_anchor_ptr,        // [D0, D1]
                                       float* __restrict__ d_positive_ptr,      // [D0, D1]
                                       float* __restrict__ d_negative_ptr,      // [D0, D1]
@@ -46,8 +46,8 @@ void triplet_margin_loss_backward_f32(const float* __restrict__ anchor_ptr,    /
   fg::Raw<float, 4> positive_row[3];
   fg::Raw<float, 4> negative_row[3];
   const int j0 = row;
-  const float total = fg::load(total_ptr + j0);
   const float total_2 = fg::load(total_2_ptr + j0);
+  const float total_3 = fg::load(total_3_ptr + j0);
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
     const int at = begin + 4 * (256 * part + threadIdx.x);
@@ -56,18 +56,18 @@ void triplet_margin_loss_backward_f32(const float* __restrict__ anchor_ptr,    /
     positive_row[part] = fg::load_raw<4>(positive_ptr + j0 * positive_stride0 + j1);
     negative_row[part] = fg::load_raw<4>(negative_ptr + j0 * negative_stride0 + j1);
   }
-  const bool same_total = total == 0.0f;
-  const float sqrt_total = fg::sqrt(total);
-  const float near = same_total ? total : sqrt_total;
   const bool same_total_2 = total_2 == 0.0f;
   const float sqrt_total_2 = fg::sqrt(total_2);
-  const float far = same_total_2 ? total_2 : sqrt_total_2;
+  const float near = same_total_2 ? total_2 : sqrt_total_2;
+  const bool same_total_3 = total_3 == 0.0f;
+  const float sqrt_total_3 = fg::sqrt(total_3);
+  const float far = same_total_3 ? total_3 : sqrt_total_3;
   const float diff_far = margin + near - far;
   const bool below_diff_far = diff_far < 0.0f;
   const float prod_eps = 2.0f * eps;
   const float ratio = fg::divide_by_count(1.0f, float(D0));
-  const float prod = d_out * (same_total_2 ? -1.0f : -fg::divide(0.5f, sqrt_total_2)) * ratio;
-  const float prod_2 = d_out * (same_total ? 1.0f : fg::divide(0.5f, sqrt_total)) * ratio;
+  const float prod = d_out * (same_total_3 ? -1.0f : -fg::divide(0.5f, sqrt_total_3)) * ratio;
+  const float prod_2 = d_out * (same_total_2 ? 1.0f : fg::divide(0.5f, sqrt_total_2)) * ratio;
 
 #pragma unroll
   for (int part = 0; part < 3; ++part) {

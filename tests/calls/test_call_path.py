@@ -161,6 +161,17 @@ def test_autocast_is_part_of_what_a_plan_depends_on(fresh: Any) -> None:
     assert known.decided == 3
 
 
+@pytest.mark.parametrize("count", [3, 4])
+def test_cells_with_their_products_are_recognized(fresh: Any, count: int) -> None:
+    known = fresh(fg.ops.linear_gru_cell if count == 3 else fg.ops.linear_lstm_cell)
+    states = tensors(*[(2, 5)] * (count - 2))
+    given = [*tensors((2, 3)), *states, *tensors((5 * count, 3), (5 * count, 5))]
+    expected = known(*given)
+    for _ in range(2):
+        torch.testing.assert_close(known(*given), expected)
+        assert known.decided == 1
+
+
 def test_a_call_path_holds_no_tensors(fresh: Any) -> None:
     known = fresh(norm)
     x, weight = torch.randn(3, 8), torch.randn(8).requires_grad_()

@@ -64,6 +64,15 @@ def test_every_kind_of_op_passes() -> None:
         fg.ops.cross_entropy(draw(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])).backward()
 
 
+@pytest.mark.parametrize("function", [lambda x, y: x // y * x, lambda x, y: x % y * x, lambda x, y: fg.fmod(x, y) * x])
+def test_derivatives_through_quotients_floors_pass(function: Any) -> None:
+    """torch's floor_divide, which they were compared with, has no derivative."""
+    x, y = draw(7), draw(7, low=0.5, high=1.5, seed=1)
+    with fg.checked():
+        first = torch.autograd.grad(fg.op(function)(x, y).sin().sum(), (x, y), create_graph=True)
+        torch.autograd.grad(sum(gradient.sin().sum() for gradient in first), (x, y))
+
+
 def test_a_wrong_kernel_is_found_and_the_stages_before_it_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     op, launch = fg.op(norm, name="norm_with_a_wrong_kernel"), Runner.launch
 

@@ -106,7 +106,7 @@ assert not slow, slow
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for name in ("list", "show", "emit", "check", "run", "bench", "cache", "doctor"):
+    for name in ("list", "show", "emit", "check", "run", "bench", "tune", "cache", "doctor"):
         assert re.search(rf"\b{name}\b", done.stdout)
 
 
@@ -195,8 +195,8 @@ def test_emit_writes_a_file_that_compiles_where_it_lies(fusegen: Any, tmp_path: 
     done = fusegen("emit", "silu", "--which", "backward", "-o", str(folder), "--arch", "sm_90,sm_75")
     assert (done.code, done.out) == (0, "")
     assert sorted(path.name for path in folder.iterdir()) == [
-        "fusegen.cuh", "fusegen_math.cuh", "fusegen_random.cuh", "fusegen_reduce.cuh", "fusegen_rows.cuh",
-        "fusegen_trig.cuh", "fusegen_vector.cuh", "silu_backward.float32.cu",
+        "fusegen.cuh", "fusegen_math.cuh", "fusegen_places.cuh", "fusegen_random.cuh", "fusegen_reduce.cuh",
+        "fusegen_rows.cuh", "fusegen_scan.cuh", "fusegen_trig.cuh", "fusegen_vector.cuh", "silu_backward.float32.cu",
         "silu_backward.float32.sm_75.cubin", "silu_backward.float32.sm_90.cubin",
     ]  # fmt: skip
     assert re.search(r"sm_90 silu_backward_f32: \d+ registers, 0 bytes of spills", done.err)

@@ -26,6 +26,10 @@ FOLLOW: dict[str, tuple[str, list[str], dict[str, tuple[int, ...]]]] = {
     "a convolution": ("conv1x1", ["4,32,8,8"], {"weight": (128, 32, 1, 1), "bias": (128,)}),
     "masks": ("alpha_blend", ["4,3,16,16"], {"alpha": (4, 1, 16, 16)}),
     "a formula": ("x * y + b", ["x=5,6", "b=6"], {"y": (5, 6)}),
+    "a formula, in another order": ("x * y + b", ["b=6", "x=5,6"], {"y": (5, 6)}),
+    "sizes of one": ("x * y + b", ["b=1,6", "x=5,1"], {"y": (5, 6)}),
+    "an op without an example": ("maximum", ["other=6"], {"input": (6,)}),
+    "all that have none": ("x * y + b", ["b=6", "5,6"], {"x": (5, 6), "y": (5, 6)}),
 }
 
 
@@ -44,6 +48,12 @@ def test_dtypes_go_by_the_names_that_people_use() -> None:
         "torch.float": fg.float32, "double": fg.float64, "long": fg.int64, "int": fg.int32, "bool": fg.bool_,
     }  # fmt: skip
     assert {text: parse_dtype(text) for text in meant} == meant
+
+
+def test_shapes_that_named_ones_do_not_tell_are_asked_for() -> None:
+    with pytest.raises(fg.ShapeError, match=r"--shape x=4,5, y=5,6, which broadcast to no(.|\n)*a shape for b"):
+        bind(resolve("x @ y + b"), Request.parse(["x=4,5", "y=5,6"]))
+    assert bind(resolve("x @ y"), Request.parse(["x=4,5", "y=5,6"]))["y"].shape == (5, 6)
 
 
 def test_shapes_that_nobody_asked_for_say_so() -> None:

@@ -221,8 +221,8 @@ COMPUTED = {
          "deviation_rest += away", "row_sum<192, 1, 1>(deviation, deviation_rest)", "deviation -="],
     ),
     "two sums exchanged at once": (
-        ("layer_norm", "--which", "backward", "--dtype", "bf16"), "reduce sum_total = ",
-        ["float sum_total = 0", "sum_total +=", "row_sum<192, 1, 0>(sum_deviation, sum_total)"],
+        ("layer_norm", "--which", "backward", "--dtype", "bf16"), "reduce d_total = ",
+        ["float d_total = 0", "d_total +=", "row_sum<192, 1, 0>(d_deviation, d_total)"],
     ),
     "a state, and the kernel that combines pieces": (
         ("sum(x, 0)", "--shape", "x=100000,8", "--which", "forward"), "reduce total = ",

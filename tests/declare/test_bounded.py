@@ -126,9 +126,9 @@ def test_plans_that_are_asked_for_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     planned: list[tuple[str, Any]] = []
     original = Runner.plan_for
 
-    def watched(self: Runner, infos: Any, out: Any) -> Any:
+    def watched(self: Runner, infos: Any, *said: Any) -> Any:
         planned.append((self.op.label, next(iter(infos.values())).shape))
-        return original(self, infos, out)
+        return original(self, infos, *said)
 
     monkeypatch.setattr(Runner, "plan_for", watched)
     op = fg.op(lambda x: fg.exp(x) * x, name="of_any_size")

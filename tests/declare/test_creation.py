@@ -110,6 +110,44 @@ def test_no_elements() -> None:
     assert torch.equal(gradient, torch.zeros_like(x))
 
 
+@fg.op
+def _wide(x: Any) -> Any:
+    steps = x[:, None] * fg.arange(3)
+    return x * 2, steps
+
+
+@_wide.gradient
+def _(d_narrow: Any, d_steps: Any, x: Any) -> Any:
+    unread = d_narrow[:, None] * fg.arange(5)  # noqa: F841
+    return d_narrow * 3
+
+
+def _named(x: Any) -> Any:
+    unread = x[:, None] * fg.arange(3)  # noqa: F841
+    return x * 2
+
+
+def _size_alone(x: Any) -> Any:
+    steps = x[:, None] + fg.arange(3)
+    return x * fg.size(steps, 1)
+
+
+UNREAD: dict[str, tuple[Callable[..., Any], float, float]] = {
+    "a value with a name": (_named, 2, 2), "its size alone": (_size_alone, 3, 3),
+    "a result of another op, and of a declared gradient": (lambda x: _wide(x)[0], 2, 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_what_nothing_reads_may_have_such_an_axis(name: str) -> None:
+    function, times, slope = UNREAD[name]
+    x = torch.randn(4, device=DEVICE, requires_grad=True)
+    found = fg.op(function)(x)
+    torch.testing.assert_close(found, x * times)
+    found.sum().backward()
+    torch.testing.assert_close(x.grad, torch.full_like(x, slope))
+
+
 def test_another_shape_is_another_trace() -> None:
     op = fg.op(lambda x: x + fg.arange(5), name="added")
     assert torch.equal(op(torch.zeros(5)), torch.arange(5.0))
@@ -176,3 +214,107 @@ def test_one_hot_that_is_summed_has_gradients_and_out_of_range_is_zeros() -> Non
 def test_refused(function: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         fg.op(function, name="refused").trace(torch.ones(4))
+
+
+# -- positions that meet themselves ------------------------------------------------------------------------------------
+
+
+def causal(s: Any) -> Any:
+    i = torch.arange(s.shape[-1])
+    return s.masked_fill(i[None, :] > i[:, None], -1e9).softmax(-1)
+
+
+def window(s: Any) -> Any:
+    i = torch.arange(s.shape[-1])
+    ahead = i[None, :] - i[:, None]
+    return torch.where((ahead <= 0) & (ahead > -3), s, -1e9).softmax(-1)
+
+
+def alibi(s: Any, slopes: Any) -> Any:
+    i = torch.arange(s.shape[-1])
+    return (s - slopes[:, None, None] * (i[:, None] - i).abs()).softmax(-1)
+
+
+def cosines(x: Any) -> Any:
+    k = torch.arange(x.shape[-1], dtype=x.dtype)
+    return x @ torch.cos(3.14159 * (2 * k[:, None] + 1) * k / (2 * x.shape[-1]))
+
+
+def numbered(x: Any) -> Any:
+    i = torch.arange(4)
+    return x * (i[:, None, None] + 10 * i[:, None] + 100 * i)
+
+
+def after_data(x: Any) -> Any:
+    i = torch.arange(x.shape[-1])
+    scaled = x * i  # by which i is along the columns of x
+    return torch.where(i[:, None] > i, scaled, 0.0)
+
+
+OF_ONE_ARANGE: dict[str, tuple[Any, tuple[tuple[int, ...], ...]]] = {
+    "a causal mask": (causal, ((6, 6),)),
+    "of a batch": (causal, ((2, 6, 6),)),
+    "a window": (window, ((6, 6),)),
+    "distances": (alibi, ((2, 5, 5), (2,))),
+    "a matrix of cosines": (cosines, ((5, 6),)),
+    "three ways": (numbered, ((4, 4, 4),)),
+    "behind what they have met": (after_data, ((6, 6),)),
+}
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("name", OF_ONE_ARANGE)
+def test_positions_of_one_arange_may_meet(name: str) -> None:
+    function, shapes = OF_ONE_ARANGE[name]
+    tensors = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    out, expected = fg.op(function, name="positions")(*tensors), function(*tensors)
+    torch.testing.assert_close(out, expected)
+    cotangent = torch.randn_like(expected)
+    mine, theirs = (torch.autograd.grad(result, tensors, cotangent) for result in (out, expected))
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_data_that_meets_itself_is_still_refused() -> None:
+    def outer(x: Any) -> Any:
+        i = torch.arange(x.shape[0])
+        return (x * i)[None, :] - (x * i)[:, None]
+
+    with pytest.raises(fg.DeclarationError, match="one axis"):
+        fg.op(outer, name="outer").trace(torch.ones(4))
+
+
+# -- what is put into zeros --------------------------------------------------------------------------------------------
+
+
+def compacted(x: Any, kept: Any) -> Any:
+    place = torch.where(kept, torch.cumsum(kept.long(), 0) - 1, x.shape[0] - 1)
+    return torch.zeros_like(x).scatter_add(0, place, torch.where(kept, x, 0.0))
+
+
+def histogram(x: Any) -> Any:
+    place = (x.detach().sigmoid() * x.shape[0]).long()
+    return torch.zeros_like(x).scatter_add(0, place, x * 2)
+
+
+def moved(x: Any, place: Any) -> Any:
+    return torch.zeros_like(x).index_add(0, place, x.tanh()) * 2
+
+
+INTO_ZEROS: dict[str, tuple[Any, Any]] = {
+    "what is kept": (compacted, lambda: (torch.randn(9), torch.randn(9) > 0)),
+    "a histogram of itself": (histogram, lambda: (torch.randn(9),)),
+    "rows": (moved, lambda: (torch.randn(5, 3), torch.tensor([0, 2, 2, 4, 1]))),
+}
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("name", INTO_ZEROS)
+def test_zeros_like_a_tensor_take_what_it_says_itself(name: str) -> None:
+    function, made = INTO_ZEROS[name]
+    given = [tensor.double().requires_grad_() if tensor.is_floating_point() else tensor for tensor in made()]
+    leaves = [tensor for tensor in given if tensor.requires_grad]
+    out, expected = fg.op(function, name="put")(*given), function(*given)
+    torch.testing.assert_close(out, expected)
+    cotangent = torch.randn_like(expected)
+    mine, theirs = (torch.autograd.grad(result, leaves, cotangent) for result in (out, expected))
+    torch.testing.assert_close(mine, theirs)

@@ -107,12 +107,21 @@ def test_functions(name: str) -> None:
     check(name, {case: (ours(TABLE_FUNCTIONS[name], case), theirs(of_torch(name), case)) for case in cases})
 
 
-@pytest.mark.parametrize("name", [name for name in REDUCTIONS if name not in ("index", "size")])
-def test_reductions(name: str) -> None:
+# Functions along an axis that torch lacks.
+OWN = ("index", "size", "linear_recurrence")
+
+
+@pytest.mark.parametrize(
+    ("name", "at"), [*((name, 0) for name in REDUCTIONS if name not in OWN), ("cummax", 1), ("cummin", 1)]
+)
+def test_reductions(name: str, at: int) -> None:
+    def of(result: Any) -> Any:
+        return result[at] if isinstance(result, tuple) else result
+
     found = {}
     for dtype in DTYPES:
-        mine = ours(lambda x: getattr(fg, name)(x, axis=-1), (dtype,))
-        found[(dtype,)] = mine, theirs(lambda x: of_torch(name)(x, -1), (dtype,))
+        mine = ours(lambda x: of(getattr(fg, name)(x, axis=-1)), (dtype,))
+        found[(dtype,)] = mine, theirs(lambda x: of(of_torch(name)(x, -1)), (dtype,))
     check(name, found)
 
 

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import fusegen as fg
 from tests.support.oracles import check_same, draw
-from tools.programs import Program, as_tuple, programs
+from tools.program_writer import Program, as_tuple
+from tools.programs import programs
 
 pytestmark = pytest.mark.emulator
 

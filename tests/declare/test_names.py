@@ -31,6 +31,38 @@ def test_local_variables_show_up_in_the_op() -> None:
     assert "rstd" in names and "shifted" in names
 
 
+def standardized(values):  # type: ignore[no-untyped-def]
+    mean = fg.mean(values, -1, keepdims=True)
+    rstd = fg.rsqrt(fg.var(values, -1, correction=0, keepdims=True) + 1e-5)
+    return (values - mean) * rstd
+
+
+def test_local_variables_of_functions_that_it_calls_do_too() -> None:
+    @fg.op
+    def named(x, w):  # type: ignore[no-untyped-def]
+        ours = fg.abs(x) + 1
+        return torch.tanh(standardized(ours)) * w
+
+    names = [statement.name for statement in named.trace(torch.ones(2, 3), torch.ones(3)).statements]
+    assert {"mean", "rstd", "ours"} <= set(names)
+    assert "values" not in names  # where it is called it is ours
+    library = [s.name for s in fg.ops.layer_norm.trace(torch.ones(2, 3), (3,)).statements]
+    assert {"mean", "rstd"} <= set(library)
+
+
+def test_the_innermost_name_gives_way_to_the_outer_one() -> None:
+    def inner(x):  # type: ignore[no-untyped-def]
+        one = fg.exp(x)
+        return one
+
+    @fg.op
+    def named(x):  # type: ignore[no-untyped-def]
+        other = inner(x)
+        return other * fg.sin(other)
+
+    assert [statement.name for statement in named.trace(torch.ones(2, 3)).statements] == ["other"]
+
+
 # What generated CUDA, C++, its headers and fusegen itself call things.
 _HOSTILE = (
     "n i j k m e fg half bf16 char short new default public operator template_ float_ exp sum rest row col j0 j1 n1 D0 "

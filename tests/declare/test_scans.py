@@ -15,7 +15,6 @@ from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.fuse.products import Scan, chain
 from fusegen.inspect.passes import passes
 from fusegen.inspect.product_cost import ScanCost, steps_of
-from fusegen.plan import scan
 from tests.support.call_paths import DEVICE
 from tests.support.modes import MODES
 
@@ -67,6 +66,11 @@ def around_products(x: Any, weight: Any) -> Any:
     return torch.tanh(x @ weight).cumsum(0) @ weight.mT
 
 
+@case((4, 6), (5, 6), (5,))
+def behind_a_product_with_a_bias(x: Any, weight: Any, bias: Any) -> Any:
+    return (torch.nn.functional.linear(x, weight, bias) * 0.5).cumsum(0)
+
+
 @case((4, 6), (4, 1))
 def of_what_lacks_the_axis(x: Any, y: Any) -> Any:
     return (y.exp() + torch.zeros_like(x)).cumsum(1) * x
@@ -106,6 +110,48 @@ def of_blocks_of_one_row(x: Any) -> Any:
 def several_results(x: Any) -> Any:
     total = x.cumsum(0)
     return total, total * total, x.cumsum(1)
+
+
+@case((4, 6))
+def products(x: Any) -> Any:
+    return torch.cumprod(x, 1)
+
+
+@case((4, 6), (4, 6))
+def products_of_what_is_computed(x: Any, y: Any) -> Any:
+    return (x * y + 1).cumprod(0).sin() * x
+
+
+@case((3, 8), (8,))
+def products_with_zeros(x: Any, y: Any) -> Any:
+    return (torch.where(x > 0.5, 0, x) * y).cumprod(1)
+
+
+@case((4, 9))
+def running_maximum(x: Any) -> Any:
+    return torch.cummax(x, 1).values * x
+
+
+@case((4, 9), (9,))
+def extrema_of_what_is_computed(x: Any, y: Any) -> Any:
+    return (x * y + y).cummax(0).values, (x * y + y).cummin(1)[0].sin()
+
+
+@case((3, 7))
+def sums_of_exponentials(x: Any) -> Any:
+    return torch.logcumsumexp(3 * x, 1) * x
+
+
+@case((4, 6), (4, 6))
+def a_product_of_sums(x: Any, y: Any) -> Any:
+    return (x.cumsum(1) * 0.3 + y).cumprod(1).logcumsumexp(0)
+
+
+@case((4, 6), (4, 6))
+def products_and_extrema_of_blocks(x: Any, y: Any) -> Any:
+    beside = torch.cat([x.mean(1, keepdim=True) + 0 * y, y], 1)
+    first, second = x.exp().cumprod(1).chunk(2, 1)
+    return torch.cat([second, first], 1), beside.cummax(1).values, beside.logcumsumexp(1), beside.cumprod(1)
 
 
 def leaves_of(name: str, dtype: torch.dtype = torch.float64, device: Any = DEVICE) -> list[torch.Tensor]:
@@ -167,13 +213,6 @@ def test_numpy() -> None:
     np.testing.assert_allclose(fg.op(lambda x: fg.cumsum(x, 1, reverse=True))(x), x[:, ::-1].cumsum(1)[:, ::-1])
 
 
-@pytest.mark.parametrize("count", [1, 2, 1024, 1025, 5000, 1024 * 1024 + 3])
-def test_a_vector_is_added_up_in_blocks(count: int) -> None:
-    """What a GPU does, for the same bits each time; here on whatever device there is."""
-    values = torch.randint(-4, 5, (count,), device=DEVICE).float()
-    torch.testing.assert_close(scan._of_vector(values), values.cumsum(0), rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("shape", [(5000,), (3, 40), (1, 7)], ids=str)
 def test_where_torch_is_to_be_deterministic(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, device=DEVICE, requires_grad=True)
@@ -205,7 +244,7 @@ def test_a_scan_is_a_step_and_its_gradient_another() -> None:
         cut = chain(item.op)
         assert cut is not None and cut.text == "1 scan"
         (step,) = [step for step in cut.steps if isinstance(step, Scan)]
-        assert step.reverse is (item is backward)
+        assert step.how.reverse is (item is backward)
         (cost,) = [part for part in steps_of(item, cut) if isinstance(part, ScanCost)]
         assert (cost.m, cost.n, cost.operations) == (4, 6, 24)
         assert sum(cost.read.values()) == sum(cost.written.values()) == 4 * 6 * 4

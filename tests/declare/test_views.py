@@ -61,10 +61,13 @@ def test_blocks(name: str, mode: str) -> None:
     MODES[mode](fg.op(ours, name="blocks"), theirs, [draw(*shape, seed=i) for i, shape in enumerate(shapes)])
 
 
-def test_a_block_of_a_group_is_no_view() -> None:
-    op = fg.op(lambda x: fg.split(fg.unflatten(x, 1, (3, -1)), 2, -1)[1], name="within")
-    said = str(refused(lambda: op(draw(6, 12).detach())))
-    assert "dimension 1 of x in groups, of which blocks are taken" in said
+def test_a_block_of_a_group_is_no_view_and_is_read() -> None:
+    op, x = fg.op(lambda x: fg.split(fg.unflatten(x, 1, (3, -1)), 2, -1)[1], name="within"), draw(6, 12)
+    expected = x.unflatten(1, (3, -1)).chunk(2, -1)[1]
+    torch.testing.assert_close(op(x), expected)
+    cotangent = torch.randn_like(expected)
+    mine, theirs = (torch.autograd.grad(out, x, cotangent) for out in (op(x), expected))
+    torch.testing.assert_close(mine, theirs)
 
 
 def read_twice(total: Function) -> Function:
@@ -125,3 +128,52 @@ def test_a_dimension_is_named_alike_everywhere() -> None:
     assert torch.equal(fg.op(lambda x: fg.transpose(x, np.int64(1), 0), name="turned")(x), x.mT)
     turned = fg.op(lambda x: fg.transpose(x, True, 0), name="turned")
     assert "axis True" in str(refused(lambda: turned(x)))
+
+
+# -- what blocks cannot say --------------------------------------------------------------------------------------------
+
+
+def heads_of_a_product(x: Any, w: Any) -> Any:
+    """As written in many models: one product, split, and each part in heads."""
+    q, k, v = (part.view(2, 4, 2, 3).transpose(1, 2) for part in (x @ w).split(6, dim=2))
+    return ((q @ k.mT).softmax(-1) @ v).transpose(1, 2).reshape(2, 4, 6)
+
+
+def parts_of_heads(x: Any, w: Any) -> Any:
+    together = (x @ w).view(2, 4, 3, 2, 3)
+    return together[:, :, 0] * together[:, :, 1] + together[:, :, 2]
+
+
+def determinant(x: Any) -> Any:
+    return x[:, 0, 0] * x[:, 1, 1] - x[:, 0, 1] * x[:, 1, 0]
+
+
+def shifted_channels(x: Any, w: Any) -> Any:
+    return torch.stack([x[:, 0, :-1] * w[0], x[:, 1, 1:] * w[1]], 1)
+
+
+READ: dict[str, tuple[Any, tuple[tuple[int, ...], ...]]] = {
+    "heads of a product's parts": (heads_of_a_product, ((2, 4, 6), (6, 18))),
+    "parts of a product's heads": (parts_of_heads, ((2, 4, 6), (6, 18))),
+    "elements of small matrices": (determinant, ((3, 2, 2),)),
+    "two dimensions of one tensor": (shifted_channels, ((3, 2, 6), (2,))),
+    "one group of several": (lambda x: x.view(3, 2, 3)[:, 0] * 2, ((3, 6),)),
+    "groups one by one": (lambda x: sum(part.sin() for part in x.view(3, 2, 3).unbind(1)), ((3, 6),)),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_is_refused_in_blocks_is_read_at_places(name: str) -> None:
+    function, shapes = READ[name]
+    given = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    op, expected = fg.op(function, name="read"), function(*given)
+    plain = [tensor.detach() for tensor in given]
+    torch.testing.assert_close(op(*plain), expected)
+    cotangent = torch.randn_like(expected)
+    mine, theirs = (torch.autograd.grad(out, given, cotangent) for out in (op(*given), expected))
+    torch.testing.assert_close(mine, theirs)
+    tangents = tuple(map(torch.randn_like, plain))
+    ours, torchs = (torch.func.jvp(f, tuple(plain), tangents)[1] for f in (op, function))
+    torch.testing.assert_close(ours, torchs)
+    batch = [torch.stack([tensor, 2 * tensor]) for tensor in plain]
+    torch.testing.assert_close(torch.vmap(op)(*batch), torch.vmap(function)(*batch))

@@ -17,7 +17,7 @@ import fusegen as fg
 from fusegen import pipeline
 from fusegen.inspect.passes import passes
 from fusegen.run import evaluate
-from tests.support.oracles import check_same, draw, gradients, refused
+from tests.support.oracles import check_derivatives, check_same, draw, gradients, refused
 
 pytestmark = pytest.mark.emulator
 
@@ -408,3 +408,55 @@ def test_parts_of_a_sum_are_counted_by_the_kernel_that_left_them() -> None:
     left = {o.name: k.launch.partial_sizes["groups"] for k in planned for o in k.kernel.partials}
     (last,) = (k for k in planned if left.keys() & {o.name for o in k.kernel.tensors})
     assert prod(last.launch.sizes) == prod(left.values()) * 12
+
+
+# -- a choice between equal values -------------------------------------------------------------------------------------
+
+# The condition alone varies along the axis that is reduced, or that a gradient sums over.
+EITHER_WAY: dict[str, tuple[Function, Function]] = {
+    "of numbers": (lambda x, y: fg.sum(fg.where(y > 0, 7.0, 7.0), 0) * x, lambda x, y: 7.0 * len(y) * x),
+    "of integers": (lambda x, y: fg.sum(fg.where(y > 0, 7, 7), 0) * x, lambda x, y: 7 * len(y) * x),
+    "of rows": (lambda x, y: fg.sum(fg.sin(fg.where(y > 0, x[1], x[1])), 0), lambda x, y: x[1].sin() * len(y)),
+    "of sums": (
+        lambda x, y: fg.var(fg.where(y > 0, fg.sum(x, 0), fg.sum(x, 0)), 0, correction=0) + x,
+        lambda x, y: 0 * y.sum(0) + x,
+    ),
+    "a product of them": (
+        lambda x, y: fg.prod(fg.where(y > 0, 0.5, 0.5) * fg.sum(x, 0), 0), lambda x, y: (x.sum(0) * 0.5) ** len(y)
+    ),
+    "within another choice": (
+        lambda x, y: fg.sum(fg.where(x[0] > 0, x[1], fg.where(y > 0, fg.where(x[0] > 0, x[2], x[3]), x[3])), 0),
+        lambda x, y: torch.where(x[0] > 0, x[1], x[3]) * len(y),
+    ),
+    "the other way known": (
+        lambda x, y: fg.sum(fg.where(x[0] > 0, x[1], fg.sin(fg.where(x[0] > 0, fg.sin(y), x[2]))), 0),
+        lambda x, y: torch.where(x[0] > 0, x[1], x[2].sin()) * len(y),
+    ),
+    "of places": (
+        lambda x, y: fg.sum(fg.sin(fg.take_along_axis(x, fg.where(y > 0, 4, 4), 0)), 0),
+        lambda x, y: x[4].sin() * len(y),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EITHER_WAY)
+def test_a_choice_between_equal_values_keeps_the_axes_of_its_condition(name: str) -> None:
+    ours, theirs = EITHER_WAY[name]
+    x, y = draw(5, 4, seed=1), draw(3, 4, seed=2)
+    with torch.no_grad():
+        torch.testing.assert_close(fg.op(ours)(x, y), theirs(x, y))
+    check_same(fg.op(ours), lambda x, y: theirs(x, y) + 0 * y.sum(0), (x, y))
+    check_derivatives(fg.op(ours), (x, y))
+
+
+@pytest.mark.parametrize("axis", [-1, None])
+def test_what_told_a_choice_between_equal_values_is_read_by_nobody(axis: int | None) -> None:
+    """A reduction that only its condition reads goes with it."""
+
+    def chosen(x: Any, y: Any) -> Any:
+        return fg.where(fg.sum(x, axis, keepdims=True) > 0, y, y), fg.amax(y, 0)
+
+    x, y = draw(3, N, seed=1), draw(3, N, seed=2)
+    with torch.no_grad():
+        torch.testing.assert_close(fg.op(chosen)(x, y), (y, y.amax(0)))
+    check_same(fg.op(chosen), lambda x, y: (y + 0 * x, y.amax(0)), (x, y))

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 import fusegen as fg
 from fusegen import pipeline
 from fusegen.core.ir import Op, walk
+from fusegen.declare.table import lookup, rows
 from fusegen.derive.exact import as_written
 from tests.support.oracles import draw
 
@@ -57,3 +59,66 @@ def test_others_are_contracted_as_ever(function: Callable[..., Any]) -> None:
 def test_within_one_op_as_well() -> None:
     op = traced(lambda x, w, b: unit(x * w + b))
     assert marked(pipeline.tangent_op(op, ("x", "w", "b"))) >= 1
+
+
+class Torch:
+    """torch's functions by the names that declarations have."""
+
+    amax = staticmethod(lambda x, axis, keepdims: torch.amax(x, axis, keepdim=keepdims))
+    sin, cos, exp, tanh, sigmoid, where = torch.sin, torch.cos, torch.exp, torch.tanh, torch.sigmoid, torch.where
+    cummax, cummin, logsumexp = torch.cummax, torch.cummin, torch.logsumexp
+
+
+def times_top(f: Any, a: Any, w: Any) -> Any:
+    return (a * f.amax(f.sin(a) * f.sigmoid(a), -1, keepdims=True)) @ w + a * a
+
+
+# Elements and their extremum are computed by steps apart here, at least in the backward: some of which write halves.
+SPLIT: list[tuple[str, Callable[..., Any]]] = [
+    ("before a product", lambda f, x, y, w: f.amax(f.sin(x) * y * f.sigmoid(y), -1, keepdims=True) * x @ w),
+    (
+        "chosen by a product",
+        lambda f, x, y, w: f.where((x @ w) > 0, f.amax(f.exp(x) * f.cos(y), -1, keepdims=True), x @ w),
+    ),
+    ("behind a product", lambda f, x, y, w: f.amax(f.tanh(x @ w) * y, -1, keepdims=True) * x @ w),
+    (
+        "compared in the op",
+        lambda f, x, y, w: f.where(f.sin(x) * y == f.amax(f.sin(x) * y, -1, keepdims=True), x @ w, 0.0),
+    ),
+    (
+        "written otherwise where a choice takes it",  # of a logarithm that may be infinite
+        lambda f, x, y, w: times_top(f, f.logsumexp(x[:, None, :] + w, -1), w),
+    ),
+    ("running", lambda f, x, y, w: f.cummax(f.sin(f.cos(x) * y) * f.sigmoid(y), -1).values),
+    ("running, before a product", lambda f, x, y, w: f.cummin(f.sigmoid(x) * f.sin(y), -1).values @ w),
+]
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("function", [f for _, f in SPLIT], ids=[name for name, _ in SPLIT])
+def test_elements_of_another_step_equal_their_extremum(function: Callable[..., Any], dtype: torch.dtype) -> None:
+    op = fg.op(lambda x, y, w: function(fg, x, y, w), name="split")
+    generator = torch.Generator().manual_seed(0)
+    exact = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((5, 12), (5, 12), (12, 12))]
+    given = [value.to(dtype).requires_grad_() for value in exact]
+    exact = [value.detach().cpu().double().requires_grad_() for value in given]
+    found, expected = op(*given), function(Torch, *exact)
+    cotangent = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
+    rounding = {torch.float32: 1e-5, torch.bfloat16: 0.05, torch.float16: 0.01}[dtype]
+    pairs = [(found, expected)]
+    pairs += zip(
+        torch.autograd.grad(found, given, cotangent.to(dtype), allow_unused=True, materialize_grads=True),
+        torch.autograd.grad(expected, exact, cotangent, allow_unused=True, materialize_grads=True),
+        strict=True,
+    )
+    for mine, theirs in pairs:
+        torch.testing.assert_close(
+            mine.double(), theirs, rtol=0, atol=rounding * (theirs.detach().abs().max().item() + 1)
+        )
+
+
+def test_functions_have_twins_that_every_kernel_prints_alike() -> None:
+    own, twin = lookup("sin"), lookup("sin_rn")
+    assert (twin.cuda, twin.cuda_half, twin.reference) == (own.cuda, None, own.reference)
+    assert twin not in rows() and lookup("sin_rn") is twin

@@ -2,7 +2,8 @@
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 import fusegen as fg
 from fusegen.core.errors import DeclarationError
 from fusegen.declare.value import Value
+from fusegen.derive.exact import as_written
+from fusegen.fuse import products
 from fusegen.run import evaluate
 from tools.batched import recorded
 from tools.program_checks import (
@@ -20,22 +23,25 @@ from tools.program_checks import (
     GPU,
     INTERPRETED,
     REFUSED,
+    Calls,
     Expected,
     Stages,
     Unstable,
     checked,
     interpreted,
 )
-from tools.programs import Argument, Program, programs
+from tools.program_libraries import Theirs, words
+from tools.program_writer import Argument, Program
+from tools.programs import KINDS, programs
 
 # Blocks of programs, each block with numbers of its own: tools/fuzz.py takes the further ones.
 BLOCKS, EACH = 25, 20
 CALLED = GPU if os.environ.get("FUSEGEN_TEST_DEVICE") == "cuda" else COMPILED
 
 
-def _drawn(block: int, check: Callable[[Program], None]) -> None:
+def _drawn(block: int, check: Callable[[Program], None], kinds: Sequence[str] = KINDS) -> None:
     """Call ``check`` with each program of a block, and with ever shorter ones where it fails."""
-    run = given(programs())(check)
+    run = given(programs(kinds=kinds))(check)
     run = settings(
         max_examples=EACH, database=None, deadline=None, phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
@@ -68,6 +74,49 @@ def test_every_stage(block: int) -> None:
     _drawn(block, lambda program: _right(program, block, EVALUATORS))
 
 
+# What is handed places, or numbers of classes, and which of its arguments they are.
+PLACED = {
+    "take": 1, "take_along_axis": 1, "scatter": 2, "scatter_add": 2, "scatter_reduce": 2, "index_add": 2, "put": 2,
+    "segments": 1, "one_hot": 0, "bincount": 0,
+}  # fmt: skip
+# How programs come to them.
+COMPUTED = words(
+    "floor argmax argmin running_count running_place index clamp cast where window NOWHERE sum minimum // uint8"
+)
+
+
+@pytest.mark.cpu
+def test_places_that_a_program_computes_are_drawn() -> None:
+    """Each of them, by every way to compute them."""
+    kinds = ("gathered", "scattered", "classes")
+    assert set(kinds) <= set(KINDS)
+    handed: set[str] = set()
+    texts: list[str] = []
+
+    def look(program: Program) -> None:
+        generator = torch.Generator().manual_seed(0)
+        arguments = [a.draw(generator) for a in program.arguments]
+
+        class Watching(Theirs):
+            def __getattribute__(self, name: str) -> Any:
+                function = super().__getattribute__(name)
+
+                def watched(*given: Any) -> Any:
+                    if all(given[PLACED[name]] is not argument for argument in arguments):
+                        handed.add(name)
+                        texts.append(program.body)
+                    return function(*given)
+
+                return watched if name in PLACED else function
+
+        program.function(Watching())(*arguments)
+
+    for block in range(10):
+        _drawn(block, look, kinds)
+    assert handed == set(PLACED)
+    assert [word for word in COMPUTED if not any(word in text for text in texts)] == []
+
+
 # Rows that are not taken have no value in any of these.
 GUARDED = {
     "an extremum": "lib.guarded_extremum(x0)", "declared gradients": "lib.guarded_call(x0)",
@@ -92,6 +141,19 @@ def test_the_oracle_compares_what_is_guarded(name: str) -> None:
     expected = Expected.of(found.expected, found.roots)
     wrong = [torch.full_like(value, torch.nan) for value in expected.values]
     assert len(list(expected.differences("", "", wanted, wrong))) == len(wanted)
+
+
+@pytest.mark.parametrize("split", [True, False], ids=["as it is", "without what is tested"])
+def test_halves_that_functions_round_otherwise_are_found(split: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what is stored is rounded to halves: an element that misses its extremum is no rounding."""
+    monkeypatch.setattr(products, "as_written", lambda op, **how: as_written(op, split=split))
+    products.chain.cache_clear()
+    program = Program(
+        "    return lib.topped_product(x0, x1)", (Argument("x0", "f", (4, 7)), Argument("x1", "f", (7, 3))), 1
+    )
+    found = list(Calls(program, 0).halves())
+    products.chain.cache_clear()
+    assert [str(difference).partition(":")[0] for difference in found] == ([] if split else ["halves"])
 
 
 @pytest.mark.cpu

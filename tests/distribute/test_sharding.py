@@ -324,11 +324,14 @@ def check_pieces(function: Any, arguments: Mapping[str, Any]) -> tuple[int, int,
 
 
 NOWHERE = {
+    *("cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"),  # along their axis
+    *("flip", "pad", "roll"),  # whose places positions tell
     "crelu",
     "geglu_packed",
     "glu",
     "gru_cell",
     "linear_gru_cell",
+    "linear_lstm_cell",
     "lstm_cell",
     "prod",
     "reglu_packed",

@@ -208,6 +208,8 @@ def test_every_variable_of_every_template_is_among_the_words() -> None:
     known = set().union(*map(words, SHAPES.values()))
     declared: set[str] = set()
     for template in TEMPLATES.glob("*.j2"):
+        if template.name == "scan.cu.j2":  # in which nothing has a name that a user gave
+            continue
         text = re.sub(r"//.*", "", template.read_text().replace("{{ index }}", "int"))
         text = re.sub(r"\{[%#{].*?[%#}]\}", "", text, flags=re.DOTALL)
         declared |= set(re.findall(r"\b(?:int|auto|bool|[)>])\s+(\w+)\s*[=;,]", text))

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import fusegen as fg
+from fusegen.core.ir import Axes, Let
+from fusegen.fuse.hoist import Hoist
 from fusegen.fuse.row_kernel import RowKernel
 from tests.support.oracles import leaves
 from tests.support.rows import agree, planned_passes
@@ -225,3 +227,48 @@ def test_bytes_need_no_rounding_to_halves() -> None:
     assert "round_to" not in op.emit(torch.zeros(64, dtype=torch.uint8))
     wide = fg.op(lambda x: fg.cast(x, "bfloat16") / 255.0, name="wide_pixels")
     assert "round_to" in wide.emit(torch.zeros(64, dtype=torch.int16))
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def of_rows(x: Any, w: Any) -> Any:
+    scale = fg.sum(fg.abs(x), -1, keepdims=True) + 1.5
+    return fg.sigmoid(x / fg.exp(fg.log(scale) * 0.5)) * w
+
+
+def of_rows_in_torch(x: Any, w: Any) -> Any:
+    return torch.sigmoid(x / torch.exp(torch.log(x.abs().sum(-1, keepdim=True) + 1.5) * 0.5)) * w
+
+
+@pytest.mark.parametrize("dtype", (F32, F64, BF16, F16))
+@pytest.mark.parametrize("shape", ((5, 40), (3, 4097), (2, 70000)))
+def test_rows_are_torchs(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    agree(fg.op(of_rows), of_rows_in_torch, *leaves(shape, shape[-1:], dtype=dtype))
+
+
+ROWS = {
+    "a function of a sum": (fg.op(of_rows), (64, 3072), (3072,)),
+    "softmax": (fg.ops.softmax, (64, 3072)),
+    "norms": (fg.op(lambda x, w: fg.ops.rms_norm(fg.ops.layer_norm(x, (3072,)), (3072,), w)), (64, 3072), (3072,)),
+    "activations behind norms": (fg.op(lambda x: fg.silu(fg.ops.layer_norm(x, (3072,)))), (64, 3072)),
+    "channels": (fg.ops.instance_norm, (4, 32, 56, 56)),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_nothing_of_a_row_is_computed_at_each_element(name: str) -> None:
+    """But for what costs less than the register that it would take."""
+    op, *shapes = ROWS[name]
+    kernels = [k.kernel for kernels in planned_passes(op, *leaves(*shapes)) for k in kernels]
+    rows = [kernel for kernel in kernels if isinstance(kernel, RowKernel)]
+    assert rows
+    for kernel in rows:
+        axes = {o.name: frozenset(a for a in o.shape if a) for o in kernel.operands}
+        axes |= {s.name: frozenset() for s in kernel.scalars}
+        axes |= {r.name: frozenset(kernel.kept) for r in kernel.reduces}
+        along = Axes(axes)
+        for let in [item for item in kernel.items if isinstance(item, Let)]:
+            axes[let.name] = along.of(let.expr)
+        hoist = Hoist.among([item.expr for item in kernel.items], along, frozenset(kernel.over), rounded=False)
+        assert not hoist.fixed([item.expr for item in kernel.items])

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+import torch
 
+import fusegen as fg
 from fusegen.core import dtypes
 from fusegen.core.ir import Call, Const, Expr, Ref, const, walk
 from fusegen.declare.table import apply
 from fusegen.generate.cexpr import Printer
 
-F64, F32, I32, I8 = dtypes.float64, dtypes.float32, dtypes.int32, dtypes.int8
+F64, F32, I64, I32, I8 = dtypes.float64, dtypes.float32, dtypes.int64, dtypes.int32, dtypes.int8
 X, Y, Z = (Ref(name, F64) for name in "xyz")
 A, B = (Ref(name, F32) for name in "ab")
 K, J = (Ref(name, I32) for name in "ij")
 S = Ref("s", I8)
-C = Ref("c", dtypes.bool_)
+C, L = Ref("c", dtypes.bool_), Ref("l", I64)
+SEVEN_OR_THREE = apply("where", C, const(7, I64), const(3, I64))
 
 
 def power(expr: Expr, exponent: int) -> Call:
@@ -56,6 +61,18 @@ TEXTS: dict[str, tuple[Expr, str]] = {
     "a select in a select": (apply("where", C, X, apply("where", C, Y, Z)), "c ? x : (c ? y : z)"),
     "small integers wrap around": (add(S, S), "int8_t(s + s)"),
     "integers": (add(K, J), "i + j"),
+    "wide literals that are chosen": (SEVEN_OR_THREE, "c ? 7 : 3"),
+    "a product of these": (apply("mul", SEVEN_OR_THREE, const(8, I64)), "int64_t(c ? 7 : 3) * 8"),
+    "the negative of these in one": (
+        apply("mul", apply("neg", SEVEN_OR_THREE), const(8, I64)), "int64_t(-(c ? 7 : 3)) * 8"
+    ),
+    "these beside a variable": (apply("mul", SEVEN_OR_THREE, L), "(c ? 7 : 3) * l"),
+    "these as an argument": (
+        apply("remainder", SEVEN_OR_THREE, const(2, I64)), "fg::remainder(int64_t(c ? 7 : 3), int64_t(2))"
+    ),
+    "a byte or a literal as an argument": (
+        apply("remainder", apply("where", C, S, const(3, I8)), S), "fg::remainder(int8_t(c ? s : 3), s)"
+    ),
     "by a number that is no count": (apply("div", A, B), "fg::divide(a, b)"),
     "by a power of two": (apply("div", A, const(0.25, F32)), "a / 0.25f"),
     "by another literal": (apply("div", A, const(3.0, F32)), "fg::divide(a, 3.0f)"),
@@ -77,6 +94,32 @@ TEXTS: dict[str, tuple[Expr, str]] = {
 def test_text(what: str) -> None:
     given, expected = TEXTS[what]
     assert Printer(half=False).text(given) == expected
+
+
+CHOSEN: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "%": lambda x, b, lib: lib.where(x > 0, 7, 3) % 2,
+    "//": lambda x, b, lib: lib.where(x > 0, -7, 3) // 2,
+    "*": lambda x, b, lib: lib.where(x > 0, 2**30, 3) * 8,
+    "+": lambda x, b, lib: lib.where(x > 0, 2**30, 3) + lib.where(x > 1, 2**30, 3),
+    "<<": lambda x, b, lib: lib.where(x > 0, 7, 3) << 40,
+    "-": lambda x, b, lib: -lib.where(x > 0, 7, 3) * 2**30,
+    "a choice of choices": lambda x, b, lib: lib.where(x > 0, lib.where(x > 1, 7, 3), 4) % 3,
+    "a call": lambda x, b, lib: lib.abs(lib.where(x > 0, -7, 3)) * 2**30,
+    "clamped": lambda x, b, lib: lib.clamp(lib.where(x > 0, 7, 3), 4, 5),
+    "an exponent": lambda x, b, lib: b.to(lib.int64) ** lib.where(x > 0, 2, 3),
+    "a sum": lambda x, b, lib: (lib.where(x > 0, 2**30, 2**30) * 4).sum(0),
+    "a byte or a number": lambda x, b, lib: lib.where(x > 0, b, 3) % 2,
+}  # fmt: skip
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("name", CHOSEN)
+def test_chosen_integers_are_computed_with_in_their_dtype(name: str) -> None:
+    """C takes small literals for ints: functions of int64 did not know them, and products of them wrapped around."""
+    function = CHOSEN[name]
+    x, b = torch.tensor([-1.5, 0.5, 2.5], dtype=torch.float64), torch.tensor([2, 3, 5], dtype=torch.uint8)
+    found, expected = fg.op(lambda x, b: function(x, b, fg))(x, b), function(x, b, torch)
+    assert found.dtype == expected.dtype and found.tolist() == expected.tolist()
 
 
 def test_what_is_known_has_a_name() -> None:

@@ -105,7 +105,7 @@ def test_other_layouts(shapes: tuple[tuple[int, ...], ...]) -> None:
             assert torch.autograd.grad(fg.op(ours)(*inputs).sum(), inputs)[1].eq(0).all()
         else:
             agree(fg.op(ours), theirs, *inputs)
-    assert not any(k.schedule.slices for k in kernels_of(ours, shapes, F32))
+    assert not any(getattr(k.schedule, "slices", 0) for k in kernels_of(ours, shapes, F32))
 
 
 def test_rows_may_need_reductions_over_other_axes() -> None:

@@ -186,8 +186,8 @@ def passes(item: int) -> list[Pass]:
 
 def schedule_text(schedule: Schedule, launch: Launch) -> str:
     """Everything that was chosen."""
-    possible = ("exact", "split", "whole_rows", "persistent", "prefetch", "staged", "unaligned", "chunked")
-    flags = [name for name in possible if getattr(schedule, name)]
+    possible = ("exact", "split", "whole_rows", "filled", "persistent", "prefetch", "staged", "unaligned", "chunked")
+    flags = [name for name in possible if getattr(schedule, name, False)]
     usual = (
         ("block_width", 32),
         ("unroll", 1),
@@ -197,7 +197,9 @@ def schedule_text(schedule: Schedule, launch: Launch) -> str:
         ("dynamic", 0),
         ("threads_per_segment", 0),
     )
-    special = [f"{name} {value}" for name, standard in usual if (value := getattr(schedule, name)) != standard]
+    special = [
+        f"{name} {value}" for name, standard in usual if (value := getattr(schedule, name, standard)) != standard
+    ]
     finish = [f"finish by {schedule.finish}"] if schedule.split else []
     places = " ".join(p.access.name.lower() for p in schedule.placements)
     chosen = [

@@ -29,7 +29,7 @@ from fusegen.generate.rendered import Rendered, template_text
 from fusegen.launch.emulator import build as emulator
 from fusegen.launch.emulator.build import Mode
 from fusegen.plan.targets import CpuTarget
-from fusegen.run import runner
+from fusegen.run import runner, scan_step
 from tests.support.emulated import HEADERS, ROOT, Racing, kernel, launch
 
 pytestmark = pytest.mark.cpu
@@ -43,6 +43,7 @@ FUNCTION = re.compile(r"^\s*(?:template <[^;]*?> *)?(?:static )?FG_DEVICE [^;=]*
 FOLDER = ROOT / "templates"
 TEMPLATES = sorted(path.name for path in FOLDER.glob("*.j2"))
 DEVICE_HEADERS = sorted(name for name in HEADERS if name.endswith(".cuh"))
+ROOTS = ("fusegen.cuh", "fusegen_scan.cuh")  # what kernels include; the others are parts of the first
 
 
 def report(work: Callable[[], None]) -> str:
@@ -63,7 +64,7 @@ def lines_for_the_emulator() -> set[tuple[str, int]]:
     """The lines of the headers that are compiled here, not for a GPU alone."""
     include = f"-I{Path(emulator.__file__).parent}"
     command = [emulator.compiler(), "-std=c++17", "-E", "-DFUSEGEN_EMULATOR", include, "-x", "c++"]
-    done = emulator.run_compiler([*command, str(FOLDER / "fusegen.cuh")])
+    done = emulator.run_compiler([*command, "-include", *(str(FOLDER / header) for header in ROOTS)])
     assert done.returncode == 0, done.stderr
     found, name, row = set(), "", 0
     for line in done.stdout.splitlines():
@@ -104,12 +105,13 @@ def header_sites() -> list[HeaderSite]:
 
 
 def without(site: HeaderSite) -> str:
-    """fusegen.cuh with its parts in it, but for one wait."""
+    """The headers with all parts in them, but for one wait."""
     texts = {header: HEADERS[header] for header in DEVICE_HEADERS}
     text = texts[site.header]
     texts[site.header] = text[: site.start] + ";" + text[site.end :]
     parts = {header: text.replace("#pragma once", "") for header, text in texts.items()}
-    return re.sub(r'#include "(fusegen_\w+\.cuh)"', lambda match: parts[match[1]], parts["fusegen.cuh"])
+    whole = "\n".join(parts[header] for header in ROOTS)
+    return re.sub(r'#include "(fusegen_\w+\.cuh)"', lambda match: parts[match[1]], whole)
 
 
 HERE = [site for site in header_sites() if (site.header, site.row) in lines_for_the_emulator()]
@@ -131,6 +133,11 @@ MERGED = "fg::Maximum<float> state; state.add(value); value = fg::{}(state).resu
 CLUSTER = TWICE.replace("void k", "FUSEGEN_CLUSTER(2) void k").replace(
     "{declare}", "{declare} fg::Link<2> link; link.ready();"
 )
+SCAN = f"{VALUE} fg::ScanSum<float> carry; int place = 0;"
+SCANNED = (
+    "fg::ScanSum<float> own[1], before[1]; own[0].add(value); fg::scan_block<2, 1>(own, before, carry, place); "
+    "value = before[0].result();"
+)
 # A kernel that calls a function again and again, and its block: by the site that it needs, or by the function.
 HEADER_KERNELS: dict[str, tuple[str, tuple[int, int, int]]] = {
     "block_sum": (TWICE.format(declare=VALUE, body="value = fg::block_sum<64>(value);"), (64, 1, 1)),
@@ -144,6 +151,7 @@ HEADER_KERNELS: dict[str, tuple[str, tuple[int, int, int]]] = {
     "combine_column": (
         TWICE.format(declare=VALUE, body="fg::columns_sum<8, 32, 0>(value); __syncthreads();"), (32, 8, 1),
     ),
+    "scan_block": (TWICE.format(declare=SCAN, body=SCANNED), (64, 1, 1)),
     "combine_cluster:0": (CLUSTER.format(declare=VALUE, body="fg::cluster_sum<32, 0>(link, value);"), (32, 1, 1)),
     **{
         name: (CLUSTER.format(declare=VALUE, body="fg::cluster_sum<64, 0>(link, value); __syncthreads();"), (64, 1, 1))
@@ -166,7 +174,7 @@ def test_all_waits_of_headers_are_known() -> None:
 
 @pytest.mark.parametrize("name", HEADER_KERNELS)
 def test_functions_of_headers_have_no_races(name: str) -> None:
-    run_header_kernel(name, '#include "fusegen.cuh"')
+    run_header_kernel(name, "\n".join(f'#include "{header}"' for header in ROOTS))
 
 
 @pytest.mark.parametrize("site", HERE, ids=str)
@@ -187,7 +195,7 @@ class Noting(CpuTarget):
         self.chip = chip or self.chip
         self.texts: list[str] = []
 
-    def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> Any:
+    def load(self, rendered: Rendered, entry: str, declared: str, follows: bool, *rest: Any) -> Any:
         self.texts.append(rendered.text)
         return self
 
@@ -199,15 +207,19 @@ class Noting(CpuTarget):
 def on(target: CpuTarget, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Ops run there, and are printed anew."""
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "target_of", lambda device: target)
         patch.setattr(pipeline, "_compiled", {})
         original = pipeline.remember
-        patch.setattr(
-            pipeline, "remember", lambda kind, parts, make: make() if kind == "render" else original(kind, parts, make)
-        )
-        render._environment.cache_clear()
+
+        def remember(kind: str, parts: Any, make: Callable[[], Any]) -> Any:
+            return make() if kind in ("render", "scan") else original(kind, parts, make)
+
+        for module in (runner, scan_step):
+            patch.setattr(module, "target_of", lambda device: target)
+        for module in (pipeline, scan_step):
+            patch.setattr(module, "remember", remember)
+        render.environment.cache_clear()
         yield
-    render._environment.cache_clear()
+    render.environment.cache_clear()
 
 
 @dataclass(frozen=True)
@@ -327,6 +339,11 @@ def group_norm_gradients() -> None:
     y.backward(torch.randn_like(y))
 
 
+def scan(x: torch.Tensor) -> None:
+    """One kernel behind another."""
+    fresh(fg.op(lambda x: fg.cumsum(fg.cumsum(x, -1), -1)))(x)
+
+
 def scaled(x: Any) -> Any:
     """One exchange a pixel, and a sum over all of them."""
     total = fg.sum(x * x, 1, keepdims=True)
@@ -344,6 +361,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "persistent halves": lambda: norm_gradients(40, 2048, torch.bfloat16),
     "persistent clusters, each row once the last is done": lambda: norm_gradients(40, 2048),
     "segments": group_norm_gradients,
+    "scan": lambda: scan(torch.randn(3, 1000)),
     "pixels": lambda: fresh(fg.op(scaled))(torch.randn(2, 150, 40)),
 }
 CHIPS = {"persistent clusters, each row once the last is done": Chip(16, 16 * 1024)}

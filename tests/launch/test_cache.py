@@ -596,10 +596,10 @@ def op(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_call_whose_kernel_is_evicted_as_it_is_loaded(op: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cleared = []
 
-    def load(path: Path, *build: Any) -> EmulatedKernel:
+    def load(path: Path, *build: Any, **more: Any) -> EmulatedKernel:
         if not cleared:
             cleared.append(Cache(default_cache().folder).clear())
-        return EmulatedKernel(path, *build)
+        return EmulatedKernel(path, *build, **more)
 
     monkeypatch.setattr(targets, "EmulatedKernel", load)
     assert op(np.zeros(3, np.float32)).tolist() == [0.0] * 3 and cleared[0] > 0
@@ -607,7 +607,7 @@ def test_a_call_whose_kernel_is_evicted_as_it_is_loaded(op: Any, monkeypatch: py
 
 @pytest.mark.cpu
 def test_a_call_whose_kernel_loads_from_nowhere(op: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(path: Path, *build: Any) -> EmulatedKernel:
+    def load(path: Path, *build: Any, **more: Any) -> EmulatedKernel:
         raise OSError("failed to map segment from shared object")
 
     monkeypatch.setattr(targets, "EmulatedKernel", load)

@@ -189,7 +189,7 @@ def test_other_libraries_add_up() -> None:
 
 def test_show_says_which_products_are_added() -> None:
     text = two.show(*CASES["two"][1])
-    assert "out[D0, D1] = a" in text and "out[D0, D1] += c" in text and "forward: fused into 0 kernels" in text
+    assert "out[D0, D3] = a" in text and "out[D0, D3] += c" in text and "forward: fused into 0 kernels" in text
 
 
 def test_a_bias_behind_a_sum_is_not_added_by_its_last_product() -> None:

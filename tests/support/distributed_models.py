@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -19,7 +20,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 import fusegen as fg
-from fusegen import ops
+from fusegen import ops, optim
 from tests.support.distributed_cases import WHOLE, case, device, on_every_rank
 
 
@@ -146,3 +147,54 @@ def fully_sharded_tensor_parallel(mesh: DeviceMesh) -> None:
     for mine, other in zip(losses(model, [b.chunk(2)[rank] for b in batches]), expected, strict=True):
         dist.all_reduce(mine)
         torch.testing.assert_close(mine / 4, other, rtol=1e-4, atol=1e-5)
+
+
+@case(2)
+def optimizers(mesh: DeviceMesh) -> None:
+    """Steps, clipping and averages of DTensors are those of whole ones; a gradient that lies otherwise is refused."""
+    placed = [((5, 6), Shard(0)), ((4, 6), Shard(1)), ((7,), WHOLE), ((1,), Shard(0)), ((8, 8), Shard(0))]
+    for kind, options in (("AdamW", {}), ("SGD", {"momentum": 0.9, "lr": 0.1}), ("Lion", {"weight_decay": 0.1})):
+        whole = [on_every_rank(*shape).requires_grad_() for shape, _ in placed]
+        mine = [
+            nn.Parameter(distribute_tensor(w.detach().clone(), mesh, [place], src_data_rank=None))
+            for w, (_, place) in zip(whole, placed, strict=True)
+        ]
+        averages = [param.detach().clone() for param in mine]
+        ours, same = getattr(optim, kind)(mine, **options), getattr(optim, kind)(whole, **options)
+        for norm in (2.0, float("inf")):
+            for param, other, (shape, place) in zip(mine, whole, placed, strict=True):
+                other.grad = on_every_rank(*shape)
+                param.grad = distribute_tensor(other.grad.clone(), mesh, [place], src_data_rank=None)
+            expected = optim.clip_grad_norm_(whole, 0.5, norm)
+            torch.testing.assert_close(optim.clip_grad_norm_(mine, 0.5, norm), expected)
+            ours.step()
+            same.step()
+        before = [average.full_tensor().clone() for average in averages]
+        optim.ema_update_(averages, mine, 0.75)
+        for param, other, average, start in zip(mine, whole, averages, before, strict=True):
+            torch.testing.assert_close(param.full_tensor(), other)
+            torch.testing.assert_close(average.full_tensor(), start * 0.75 + other.detach() * 0.25)
+        state = ours.state[mine[0]]
+        assert all(value.placements == (Shard(0),) for key, value in state.items() if key != "step")
+    mine[4].grad = distribute_tensor(on_every_rank(8, 8), mesh, [Shard(1)], src_data_rank=None)
+    with pytest.raises(fg.DeviceError, match="a gradient placed as its parameter"):
+        ours.step()
+    _adafactor(mesh)
+
+
+def _adafactor(mesh: DeviceMesh) -> None:
+    """Averages are of whole rows and columns, which processes have of what is replicated."""
+    whole = [on_every_rank(*shape).requires_grad_() for shape in ((5, 6), (7,))]
+    mine = [nn.Parameter(distribute_tensor(w.detach().clone(), mesh, [WHOLE], src_data_rank=None)) for w in whole]
+    ours, same = optim.Adafactor(mine), optim.Adafactor(whole)
+    for param, other in zip(mine, whole, strict=True):
+        other.grad = on_every_rank(*other.shape)
+        param.grad = distribute_tensor(other.grad.clone(), mesh, [WHOLE], src_data_rank=None)
+    ours.step()
+    same.step()
+    for param, other in zip(mine, whole, strict=True):
+        torch.testing.assert_close(param.full_tensor(), other)
+    split = nn.Parameter(distribute_tensor(on_every_rank(4, 6), mesh, [Shard(0)], src_data_rank=None))
+    split.grad = torch.zeros_like(split)
+    with pytest.raises(fg.DeclarationError, match="whole rows and columns"):
+        optim.Adafactor([split]).step()

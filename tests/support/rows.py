@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 import fusegen as fg
 from fusegen.fuse.row_kernel import RowKernel
-from fusegen.fuse.rows_schedule import Chip
-from fusegen.fuse.schedule import Schedule
+from fusegen.fuse.rows_schedule import Chip, RowSchedule
 from fusegen.inspect.passes import passes
 
 HOPPER = Chip()
@@ -67,8 +66,7 @@ def planned_passes(op: Any, *inputs: torch.Tensor, **options: Any) -> list[list[
     return [item.kernels for item in passes(op, inputs, options, "backward")]
 
 
-def row_schedule(op: Any, *inputs: torch.Tensor) -> Schedule:
+def row_schedule(op: Any, *inputs: torch.Tensor) -> RowSchedule:
     (kernel,) = planned(op, *inputs)
-    assert isinstance(kernel.kernel, RowKernel) and kernel.schedule.template == "rows"
-    found: Schedule = kernel.schedule
-    return found
+    assert isinstance(kernel.kernel, RowKernel) and isinstance(kernel.schedule, RowSchedule)
+    return kernel.schedule

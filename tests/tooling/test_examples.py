@@ -22,6 +22,14 @@ PRINTED: dict[str, tuple[str, Callable[..., bool]]] = {
     "fake_quant": (rf"loss {FLOAT} -> {FLOAT} with (\d+) levels", lambda a, b, n: b < a / 2 and 4 < n <= 16),
     "film_norm": (rf"3 gradients, largest difference from torch {FLOAT}", lambda d: d < 1e-4),
     "focal_loss": (rf"loss {FLOAT}, largest difference of gradients {FLOAT}", lambda a, d: a > 0.1 and d < 1e-6),
+    "graph_attention": (
+        rf"loss {FLOAT} -> {FLOAT}, largest difference from torch {FLOAT}",
+        lambda a, b, d: b < a / 2 and d < 1e-4,
+    ),
+    "mixture_of_experts": (
+        rf"loss {FLOAT} -> {FLOAT}, largest difference from torch {FLOAT}",
+        lambda a, b, d: b < a / 2 and d < 1e-4,
+    ),
     "optimizer_step": (rf"largest difference from torch.optim.Adam after 10 steps {FLOAT}", lambda d: 0 <= d < 1e-5),
     "seq2seq": (
         rf"fusegen: loss {FLOAT} -> {FLOAT}, a step in {FLOAT} ms\nlargest difference of gradients from torch {FLOAT}",

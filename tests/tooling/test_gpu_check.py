@@ -10,6 +10,7 @@ import pytest
 
 import fusegen as fg
 from fusegen.core.ir import Op
+from fusegen.core.scans import AFFINE, FOLDS, SEGMENTS
 from fusegen.derive.gradient import gradient
 from fusegen.derive.tangent import tangent
 from fusegen.derive.training import train
@@ -17,7 +18,9 @@ from fusegen.derive.value_and_grad import value_and_gradient
 from fusegen.fuse.kernel import kernel_name
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "gpu_check.sh"
-FILTERS = re.findall(r"kernel_substring=(\w+)", SCRIPT.read_text(encoding="utf-8"))
+TEXT = SCRIPT.read_text(encoding="utf-8")
+FILTERS = re.findall(r"kernel_substring=(\w+)[\s\"]", TEXT)
+SCANS = [f"scan_{name}" for names in re.findall(r"for scan in ([\w ]+);", TEXT) for name in names.split()]
 
 
 @fg.op
@@ -41,6 +44,13 @@ def test_our_kernels_are_watched(op: Op) -> None:
     assert any(part in kernel_name(op) for part in FILTERS)
 
 
-@pytest.mark.parametrize("name", ["vectorized_elementwise_kernel", "nvjet_hsh_128x256_64x4", "gemmSN_NN_kernel"])
+def test_scans_of_each_kind_are_watched() -> None:
+    assert set(SCANS) == {f"scan_{combine}" for combine in (*FOLDS, AFFINE, SEGMENTS)}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tensor_kernel_scan_innermost_dim", "vectorized_elementwise_kernel", "nvjet_hsh_128x256_64x4", "gemmSN_NN_kernel"],
+)
 def test_kernels_of_torch_are_not(name: str) -> None:
-    assert not any(part in name for part in FILTERS)
+    assert not any(part in name for part in (*FILTERS, *SCANS))

@@ -31,7 +31,7 @@ from fusegen.native import module as native
 from tools.bench import kernels
 from tools.bench.row import BF16, F16, F32, SHORT, Shape, count
 from tools.program_libraries import Ours, Theirs
-from tools.programs import Argument, Program
+from tools.program_writer import Argument, Program
 
 PEERS = ("torch", "torch.compile")
 # Elements of the largest argument: more than a GPU's L2 cache holds, few enough for 200 ops in a session.

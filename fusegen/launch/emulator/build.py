@@ -29,6 +29,7 @@ RACES_VARIABLE = "FUSEGEN_EMULATOR_RACES"
 SHUFFLE_VARIABLE = "FUSEGEN_EMULATOR_SHUFFLE"
 WORKERS_VARIABLE = "FUSEGEN_EMULATOR_WORKERS"
 CONTRACT_VARIABLE = "FUSEGEN_EMULATOR_CONTRACT"
+DEBUG_VARIABLE = "FUSEGEN_EMULATOR_DEBUG"
 
 # Precision: no contraction and no -ffast-math, so that every machine computes the same bits, with or without fma
 # instructions; nvcc contracts a*b+c on its own, which tests against a float64 reference must tolerate anyway, and which
@@ -38,7 +39,7 @@ CONTRACT_VARIABLE = "FUSEGEN_EMULATOR_CONTRACT"
 # Hidden visibility keeps the helpers and shared variables of two loaded kernels apart. Without exceptions, kernels need
 # no C++ library, which the linker takes longer to read than all else.
 FLAGS = (
-    "-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-DFUSEGEN_EMULATOR",
+    "-std=c++17", "-shared", "-fPIC", "-pthread", "-DFUSEGEN_EMULATOR",
     "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing",
     "-fno-exceptions", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wno-unknown-pragmas", "-Wno-psabi",
 )  # fmt: skip
@@ -53,9 +54,13 @@ RACES_FLAGS = ("-fsanitize=thread", "-g1")
 # One mapping for code and constants, and one for the rest: a process may have only so many (vm.max_map_count), and each
 # would take a page or more of each of thousands of kernels.
 LINK_FLAGS = ("-Wl,-z,noseparate-code", "-Wl,-z,norelro") if sys.platform == "linux" else ()
-# What GCC links kernels with, instead of all that C++ programs may need.
-GCC_LIBRARIES = ("-nodefaultlibs", "-lpthread", "-lm", "-lgcc", "-lc")
-GCC_SANITIZE_LIBRARIES = ("-lasan", "-lubsan", "-lstdc++")
+# Kernels compile in four fifths of the time with the second, and run at two thirds of the speed: for tests.
+OPTIMIZE, DEBUG = "-O1", "-Og"
+# What GCC links kernels with, instead of all that C++ programs may need. On Linux the C library's functions are those
+# that the process has (launch/emulator/kernel): to read its tables takes the linker three times as long as all else.
+_WITH_C = ("-nodefaultlibs", "-lpthread", "-lm", "-lgcc", "-lc")
+GCC_LIBRARIES = ("-nostdlib", "-lgcc") if sys.platform == "linux" else _WITH_C
+GCC_SANITIZE_LIBRARIES = (*_WITH_C, "-lasan", "-lubsan", "-lstdc++")
 
 # Files in this folder that belong to every kernel.
 HEADERS = (
@@ -80,9 +85,10 @@ def headers() -> Mapping[str, str]:
 
 @cache
 def flags() -> tuple[str, ...]:
-    """The compiler's flags; whether it contracts is asked of the environment once."""
+    """The compiler's flags; whether it contracts, and how much it optimizes, is asked of the environment once."""
+    level = DEBUG if _natural_number(DEBUG_VARIABLE) else OPTIMIZE
     contract = ("-ffp-contract=fast", "-DFUSEGEN_EMULATOR_CONTRACT") if _natural_number(CONTRACT_VARIABLE) else ()
-    return *FLAGS, *(contract or ("-ffp-contract=off",))
+    return *FLAGS, level, *(contract or ("-ffp-contract=off",))
 
 
 @dataclass(frozen=True)
@@ -172,7 +178,7 @@ def compiler_identity() -> str:
     The features are part of it because a home directory, with the cache in it, is shared by different machines.
     """
     version = run_compiler([compiler(), "--version"]).stdout.splitlines()
-    compiled_with = [*flags(), *SANITIZE_FLAGS, *RACES_FLAGS, *LINK_FLAGS]
+    compiled_with = [*flags(), *SANITIZE_FLAGS, *RACES_FLAGS, *LINK_FLAGS, *GCC_LIBRARIES]
     digest = hashlib.sha256("\0".join([_macros(), *compiled_with]).encode()).hexdigest()
     return f"{version[0] if version else 'unknown'} [{digest[:16]}]"
 
@@ -180,7 +186,9 @@ def compiler_identity() -> str:
 @cache
 def _macros() -> str:
     """What the compiler defines; its version's details and the CPU's features show there."""
-    return run_compiler([compiler(), *FLAGS[:2], _architecture_flag(), "-dM", "-E", "-x", "c++", os.devnull]).stdout
+    return run_compiler(
+        [compiler(), FLAGS[0], OPTIMIZE, _architecture_flag(), "-dM", "-E", "-x", "c++", os.devnull]
+    ).stdout
 
 
 def _is_gcc() -> bool:
@@ -243,7 +251,7 @@ def build(
     runtime = precompiled.runtime(common, compiler_identity(), headers, run_compiler)
     compiling = [*common, *RACES_FLAGS] if races else common  # the runtime itself is not looked at
     header = precompiled.header(compiling, compiler_identity(), headers, run_compiler) if _is_gcc() else None
-    libraries = [*GCC_LIBRARIES, *(GCC_SANITIZE_LIBRARIES if sanitize else ())] if _is_gcc() else []
+    libraries = (GCC_SANITIZE_LIBRARIES if sanitize else GCC_LIBRARIES) if _is_gcc() else ()
     stem = entry[:LONGEST_FILE_NAME]
     with precompiled.folder_with({**headers, f"{stem}.cu": source + launcher}) as folder:
         Path(folder, "runtime.o").write_bytes(runtime)

@@ -58,6 +58,7 @@
 #define __noinline__ __attribute__((noinline))
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define FUSEGEN_CLUSTER(blocks)
 #ifndef FUSEGEN_EMULATOR_CLUSTER
 #define FUSEGEN_EMULATOR_CLUSTER 1
@@ -98,7 +99,7 @@ static constexpr bool kRaces = true;
 static constexpr bool kRaces = false;
 #endif
 
-enum Code { kOk, kDivergence, kAssertion, kResources, kClusterMisuse, kRace };
+enum Code { kOk, kDivergence, kAssertion, kResources, kClusterMisuse, kRace, kMisplaced };
 // Known to the compiler: a kernel without clusters is compiled as if there were none.
 static constexpr unsigned kClusterBlocks = FUSEGEN_EMULATOR_CLUSTER;
 #ifdef FUSEGEN_ASAN
@@ -165,6 +166,11 @@ struct Launch {
   uint64_t clusters, next, chunk;  // clusters (or blocks, each a cluster of its own) are handed out in chunks
   uint64_t multiplier, offset;     // the shuffled order of clusters: an affine permutation of 0..clusters-1
   int code;
+  // The report of a place out of range that comes first in its tensor, which threads of any order find: see misplaced().
+  bool reporting;  // held by the thread that reports one
+  bool misplaced;
+  int site;
+  int64_t place, size, position;
 };
 
 struct Stacks;
@@ -202,6 +208,8 @@ inline unsigned current_rank() { return kClusterBlocks == 1 ? 0 : worker->curren
 
 // Ends the launch from inside a kernel: a fiber leaves for good, a plain thread jumps back to its worker.
 __attribute__((noreturn, cold, format(printf, 2, 3))) void fail(Code code, const char* format, ...);
+// A place that an axis does not have. The launch goes on, and says so when it has ended.
+__attribute__((cold)) void misplaced(int64_t place, int64_t size, int64_t position, int site);
 void wait_barrier(const Site& site);
 const Fiber& wait_collective(const Site& site, uint32_t mask, uint64_t sent, int source);
 void wait_warp(const Site& site, uint32_t mask);

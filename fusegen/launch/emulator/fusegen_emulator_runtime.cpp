@@ -3,6 +3,7 @@
 // exceptions, whose library takes longer to link than a kernel to compile.
 
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -62,6 +63,16 @@ void fail(Code code, const char* format, ...) {
   va_end(rest);
   if (!worker->current) _longjmp(*leave_block, 1);  // kernels have no destructors
   for (;;) suspend();
+}
+
+void misplaced(int64_t place, int64_t size, int64_t position, int site) {
+  Launch& launch = *worker->launch;
+  while (__atomic_test_and_set(&launch.reporting, __ATOMIC_ACQUIRE)) sched_yield();
+  if (!launch.misplaced || site < launch.site || (site == launch.site && position < launch.position)) {
+    launch.misplaced = true;
+    launch.site = site, launch.place = place, launch.size = size, launch.position = position;
+  }
+  __atomic_clear(&launch.reporting, __ATOMIC_RELEASE);
 }
 
 inline uint64_t next_random(uint64_t& state) {  // splitmix64
@@ -206,7 +217,10 @@ int launch_kernel(const Entry& entry, const char* name, bool early, const unsign
   while (started + 1 < wanted && pthread_create(&threads[started], nullptr, run_worker, &launch) == 0) ++started;
   run_worker(&launch);
   while (started) pthread_join(threads[--started], nullptr);
-  return launch.code;
+  if (launch.code != kOk || !launch.misplaced) return launch.code;
+  snprintf(message, message_bytes, "%d %lld %lld %lld", launch.site, (long long)launch.place, (long long)launch.size,
+           (long long)launch.position);
+  return kMisplaced;
 }
 
 }  // namespace fusegen_emulator

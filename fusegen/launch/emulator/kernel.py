@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import sys
 import weakref
 from functools import cache
 from pathlib import Path
 
 from fusegen.core.errors import CompileError
+from fusegen.core.within import Site, out_of_range
 from fusegen.launch import places
 from fusegen.launch.emulator import build
 from fusegen.launch.emulator.build import Mode
@@ -20,7 +23,7 @@ _NATURAL = Mode()
 # races are looked for, as many shadows of memory follow them.
 _STACK_SLOTS = {"": (ctypes.c_void_p * 64)(), "sanitize": (ctypes.c_void_p * 64)(), "races": (ctypes.c_void_p * 128)()}
 
-_RACE = 5
+_RACE, _MISPLACED = 5, 6
 # What the launcher's codes mean: (expected, fix).
 _FAILURES = {
     1: (
@@ -44,6 +47,14 @@ _FAILURES = {
 }
 
 
+@cache
+def _load_math() -> None:
+    """Load what kernels call and name no library for: the C library's mathematical functions, where nobody has."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # musl has them in its one library
+            ctypes.CDLL("libm.so.6", mode=ctypes.RTLD_GLOBAL)
+
+
 class EmulatedKernel:
     """A library that `build.build` made, ready to launch. It is unloaded when nobody has the kernel any more.
 
@@ -53,16 +64,19 @@ class EmulatedKernel:
         source: the text that it was built from, for reports that quote it.
         sanitized: as it was built.
         launcher: what starts it, in a library of several kernels.
+        sites: which of its reads and writes report places out of range (core/within).
     """
 
     def __init__(
         self, library: Path, entry: str, source: str = "", sanitized: bool = False,
-        launcher: str = "fusegen_emulated_launch",
+        launcher: str = "fusegen_emulated_launch", sites: tuple[Site, ...] = (),
     ) -> None:  # fmt: skip
+        self.sites = sites
         self.entry, self.path, self.source, self.sanitized = entry, library, source, sanitized
         # Loading an instrumented library into a process without the runtime would end the process.
         if self.sanitized and not build.sanitizer_is_loaded():
             raise _not_preloaded(entry)
+        _load_math()
         self._library = ctypes.CDLL(str(library))
         if not self.sanitized:  # whose reports name lines of it
             weakref.finalize(self, _unload, self._library._handle).atexit = False
@@ -97,6 +111,7 @@ class EmulatedKernel:
 
         Raises:
             CompileError: a launch the hardware would refuse, a barrier that some threads miss, a failed assertion.
+            PlaceError: it has ended, and a place that a tensor told was out of range.
         """
         self._check(grid, block, shared_bytes, mode)
         message = ctypes.create_string_buffer(_MESSAGE_BYTES)
@@ -114,6 +129,9 @@ class EmulatedKernel:
 
     def fail(self, code: int, message: str) -> None:
         """Raise what the launcher's code means."""
+        if code == _MISPLACED:
+            number, *numbers = map(int, message.split())
+            raise out_of_range(next(site for site in self.sites if site[0] == number), *numbers)
         expected, fix = _FAILURES[code]
         if code == _RACE:
             message = places.explained(message, self.path, self.source, self.entry, build.run_compiler)

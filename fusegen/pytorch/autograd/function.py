@@ -27,7 +27,7 @@ from fusegen.derive.batch import batch, is_wide, shifted_sizes
 from fusegen.derive.gradient import GradientNames
 from fusegen.derive.tangent import tangent_names
 from fusegen.derive.training import Training
-from fusegen.plan import frameworks
+from fusegen.plan import decided, frameworks
 from fusegen.plan.backward import (
     PrunedBackward,
     Saved,
@@ -220,7 +220,7 @@ class Trained:
             if has_products:
                 key.append(frameworks.torch().settings())
             may_replay = read_into((*saved, *cotangents), repeat(0), False, key, tensors, addresses, [])
-        found = self.backwards.get(tuple(key)) if may_replay else None
+        found = self.backwards.get(tuple(key)) if may_replay and not decided.state.anew else None
         if found is None:
             named = zip(self.forward.arguments, needed, strict=True)
             asked = frozenset(name for name, is_needed in named if is_needed and name in self.training.wanted)

@@ -104,6 +104,7 @@ def _slots(cached: CachedCall, scalars: Sequence[Scalar], layout: _Workspaces) -
         "two tensors of one name"
     )
     found |= intermediates
+    found |= {slot.name: (*intermediates[slot.source][:2], slot.offset) for slot in run.plan.blocks}
     found |= {name: (_WORKSPACE, 0, offset) for name, offset in layout.offsets.items()}
     places = iter(range(len(scalars)))
     for scalar in scalars:

@@ -29,7 +29,7 @@ from fusegen.pytorch.library import torch_names
 
 torch_names.require(torch_names.CALLS, torch_names.TRACING)
 
-from fusegen.plan import backward
+from fusegen.plan import backward, decided
 from fusegen.plan import frameworks as fusegen_tensors
 from fusegen.pytorch.calls.python_cache import PythonCache
 from fusegen.pytorch.library import derived, fake, schema, vmap
@@ -38,7 +38,6 @@ from fusegen.pytorch.library.derived import Derived
 from fusegen.pytorch.library.identity import identity
 from fusegen.pytorch.library.native_kernels import RegisteredPlans, flags_of
 from fusegen.pytorch.replay.reading import FLOATS_VARY, INTEGERS_VARY
-from fusegen.run import verify
 from fusegen.run.runner import record_runs
 
 NAMESPACE = "fusegen"
@@ -150,7 +149,7 @@ class Registered:
                 args, kwargs = (), found.named(args, kwargs)
             if autocast is None and plans.module is None and not torch._C._is_any_autocast_enabled():
                 cached = self.op._cached  # the op's own, in Python; what torch sees of a call it has seen
-                is_known = isinstance(cached, PythonCache) and not verify.is_asked()
+                is_known = isinstance(cached, PythonCache) and not decided.state.anew
                 entry = cached.find(args, kwargs) if is_known else None
                 return self.packed(self.op.call(args, kwargs) if entry is None else entry())
             return self.packed(self.op.call(args, kwargs, autocast))

@@ -11,6 +11,7 @@ import torch
 
 from fusegen.core.ir import Scalar
 from fusegen.launch.program import scalar_value
+from fusegen.launch.reports import reports
 from fusegen.plan import frameworks
 from fusegen.run.runner import Run, Runner
 
@@ -97,6 +98,7 @@ class _Launch:
         self.stream, self.context = launches.stream, launches.target.context
 
     def __call__(self, tensors: Sequence[Any], addresses: Sequence[int], given: Sequence[Any]) -> list[Any]:
+        reports.look()
         step, results, values = self.step, [], [*addresses[: self.count]]
         for allocate in self.allocations:
             result = allocate()

@@ -1,0 +1,51 @@
+"""What scans mean, by torch's own differentiable functions (see declare/reference)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fusegen.core.dtypes import BY_NAME
+from fusegen.core.scans import LOGADDEXP, SEGMENTS, How, neutral
+
+if TYPE_CHECKING:
+    import torch
+
+
+def scanned(t: Any, how: How, values: Sequence[torch.Tensor], dim: int) -> Any:
+    """All partial results of values of one shape along a dimension."""
+    if how.reverse:
+        values = [value.flip(dim) for value in values]
+    found = _inclusive(t, how.combine, values, dim) if values[0].shape[dim] else values[-1]
+    if how.exclusive:
+        start = neutral(how.combine, BY_NAME[str(found.dtype).removeprefix("torch.")])
+        first = t.full_like(found.narrow(dim, 0, min(found.shape[dim], 1)), start)
+        found = t.cat([first, found.narrow(dim, 0, max(found.shape[dim] - 1, 0))], dim)
+    return found.flip(dim) if how.reverse else found
+
+
+def _inclusive(t: Any, combine: str, values: Sequence[torch.Tensor], dim: int) -> Any:
+    if combine == "sum":
+        return t.cumsum(values[0], dim, dtype=values[0].dtype)
+    if combine == "prod":
+        return t.cumprod(values[0], dim, dtype=values[0].dtype)
+    if combine == LOGADDEXP:
+        return t.logcumsumexp(values[0], dim)
+    if combine in ("max", "min"):
+        return (t.cummax if combine == "max" else t.cummin)(values[0], dim).values
+    return _recurrence(t, combine, values[0], values[1], dim)
+
+
+def _recurrence(t: Any, combine: str, factor: torch.Tensor, term: torch.Tensor, dim: int) -> Any:
+    """A recurrence by doubling: in each round an element takes in as many before it as it has taken in so far."""
+    size, distance = term.shape[dim], 1
+    while distance < size:
+        kept, rest = term.narrow(dim, 0, distance), size - distance
+        before = term.narrow(dim, 0, rest)
+        goes_on = factor.narrow(dim, distance, rest)
+        added = t.where(goes_on, before, 0) if combine == SEGMENTS else goes_on * before
+        term = t.cat([kept, term.narrow(dim, distance, rest) + added], dim)
+        both = goes_on & factor.narrow(dim, 0, rest) if combine == SEGMENTS else goes_on * factor.narrow(dim, 0, rest)
+        factor = t.cat([factor.narrow(dim, 0, distance), both], dim)
+        distance *= 2
+    return term

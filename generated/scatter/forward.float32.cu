@@ -1,0 +1,130 @@
+// fusegen emit scatter --which forward --dtype float32 --dtype index=int64 --shape input=512,3072
+//     --shape index=64,3072 --shape src=64,3072 --arg dim=0
+#include "fusegen.cuh"
+
+#include "fusegen_places.cuh"
+
+// scatter, forward: without a kernel
+//   top[D0, D2] = factor_2 maximum at factor along D0, over [D1]
+
+// scatter, forward prologue                                   declared in ops/indexing.py
+//   chosen_index = where(index < 0, index + D0, index)
+//   factor = within(chosen_index, D0, index(d1, d2))
+// elementwise: 2 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void scatter_forward_prologue_f32_factor(const int64_t* __restrict__ the_index_ptr,  // [D1, D2]
+                                         int64_t* __restrict__ factor_ptr,           // [D1, D2]
+                                         int64_t D0, int n) {
+  // Locate: each thread owns 2 consecutive elements.
+  const int at = 2 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+  const int j0 = at;
+
+  const auto the_index_v = fg::load_vector<2>(the_index_ptr + at);
+  fg::Vec<int64_t, 2> factor_v;
+
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const int64_t index_ = the_index_v[k];
+    const int64_t index_d1_d2 = j0 + k;
+    const int64_t chosen_index = index_ < 0 ? index_ + D0 : index_;
+    factor_v[k] = fg::within(chosen_index, D0, index_d1_d2, 0);
+  }
+  fg::store_vector<2>(factor_ptr + at, factor_v);
+}
+
+// scatter, forward prologue                                   declared in ops/indexing.py
+//   factor_2 = index(d1)
+// elementwise: 2 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void scatter_forward_prologue_f32_factor_2(int64_t* __restrict__ factor_2_ptr,  // [D1]
+                                           int n) {
+  fg::wait_for_previous_kernel();
+  // Locate: each thread owns 2 consecutive elements.
+  const int at = 2 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+  const int j0 = at;
+  fg::Vec<int64_t, 2> factor_2_v;
+
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const int64_t index_d1 = j0 + k;
+    factor_2_v[k] = index_d1;
+  }
+  fg::store_vector<2>(factor_2_ptr + at, factor_2_v);
+}
+
+// scatter, forward epilogue                                   declared in ops/indexing.py
+//   chosen_top = where(top < 0, top + D1, top)
+//   total = sum[d1](where(factor_2 == chosen_top, src, 0))
+//   out = where(top >= 0, total, input)
+// column: 1024 neighbouring results a block, reduced over D1
+extern "C" __global__ __launch_bounds__(256, 4)
+void scatter_forward_epilogue_f32(const float* __restrict__ input_ptr,  // [D0, D2]
+                                  const float* __restrict__ src_ptr,    // [D1, D2]
+                                  const int64_t* top_ptr,               // [D0, D2]
+                                  const int64_t* factor_2_ptr,          // [D1]
+                                  float* __restrict__ out_ptr,          // [D0, D2]
+                                  int64_t D1, int m, int n, fg::Divisor n1, int input_stride0, int src_stride2,
+                                  int top_stride0, int out_stride0) {
+  fg::wait_for_previous_kernel();
+  // A thread owns 4 neighbouring results and adds up their elements by itself.
+  const int result = int(blockIdx.x) * 1024 + 4 * threadIdx.x;
+  const bool inside = result < m;
+  int rest = result;
+  const int j1 = fg::take(rest, n1);
+  const int j0 = rest;
+
+  fg::Vec<float, 4> total_v = {};
+  if (inside) {
+    const auto top_v = fg::load_vector<4>(top_ptr + j0 * top_stride0 + j1);
+    fg::Vec<int64_t, 4> chosen_top_v;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int64_t top = top_v[k];
+      const int64_t chosen_top = top < 0 ? top + D1 : top;
+      chosen_top_v[k] = chosen_top;
+    }
+    // Neighbouring elements go to one thread, where terms of opposite signs meet before they are large.
+    int at = 4 * threadIdx.y;
+    for (; at + 3 < n; at += 4) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int j2 = at + i;
+        const auto src_v = fg::load_vector<4>(src_ptr + j1 + j2 * src_stride2);
+        const int64_t factor_2 = fg::load(factor_2_ptr + j2);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const int64_t chosen_top = chosen_top_v[k];
+          const float src = src_v[k];
+          total_v[k] += factor_2 == chosen_top ? src : 0.0f;
+        }
+      }
+    }
+#pragma unroll 1
+    for (; at < n; ++at) {
+      const int j2 = at;
+      const auto src_v = fg::load_vector<4>(src_ptr + j1 + j2 * src_stride2);
+      const int64_t factor_2 = fg::load(factor_2_ptr + j2);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int64_t chosen_top = chosen_top_v[k];
+        const float src = src_v[k];
+        total_v[k] += factor_2 == chosen_top ? src : 0.0f;
+      }
+    }
+  }
+
+  if (inside) {
+    const auto input_v = fg::load_vector<4>(input_ptr + j0 * input_stride0 + j1);
+    const auto top_v = fg::load_vector<4>(top_ptr + j0 * top_stride0 + j1);
+    fg::Vec<float, 4> out_v;
+    for (int k = 0; k < 4; ++k) {
+      const float total = total_v[k];
+      const float input = input_v[k];
+      const int64_t top = top_v[k];
+      out_v[k] = top >= 0 ? total : input;
+    }
+    fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1), out_v);
+  }
+}
