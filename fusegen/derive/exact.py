@@ -1,11 +1,13 @@
 """Elements that have the same bits wherever they are computed.
 
 An element is computed anew in each kernel, and often in each walk over a row. Compilers contract a product and a sum
-into one operation where they please, and rows regroup products (fuse/hoist). That matters in two places, and there the
-arithmetic of elements is told to be done as it is written:
+into one operation where they please, and rows regroup products (fuse/hoist). That matters in three places, and there
+the arithmetic of elements is told to be done as it is written:
 
 - Elements that are compared with their own maximum or minimum. What differs in its last bit equals its own maximum in
   one place only: no element would get the gradient, or be the one that argmax finds.
+- Quotients that are compared, or rounded to integers, where results are halves: divisions are approximate there, and a
+  number divided by itself is to be one.
 - Elements that are summed, and computed again for what divides by the sum. The gradient of a norm is what is left of a
   row when its own direction is taken out of it: nothing, where one element stands alone. A value whose terms cancel has
   few digits that a contraction does not change, so that nothing would become a number as large as the gradient. Here
@@ -40,6 +42,8 @@ _SUMS = frozenset({"sum", "squared_deviation", "prod"})
 _LINEAR = frozenset({"add", "sub", "add_rn", "sub_rn", "neg", "where", "cast", "stop_gradient"})
 # What has no product that a sum could be contracted with, beside what is exact.
 _NO_PRODUCT = _EXACT - {"neg"} | {"add", "sub"}
+# Functions that no rule of algebra puts something else in the place of, whatever is computed beside them.
+_ROOTS = frozenset({"log", "sqrt", "rsqrt", "powi"})
 # What a compiler contracts, or does otherwise than it is written.
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
 
@@ -132,6 +136,21 @@ def summed_for_another(op: Op, gradients: Op, others: Op) -> Callable[[Expr], Ex
     return _Marking(again).of if again else None
 
 
+def same_bits(op: Op, extrema: Container[str]) -> Callable[[Expr], Expr] | None:
+    """What rewrites ``op``'s expressions so that the elements of these maxima and minima have the same bits in another
+    op, which compares them with what this one has found.
+
+    Returns:
+        None where they may be computed otherwise there: of an exponential, a tangent or the like, by what else is
+        computed beside it (derive/lower).
+    """
+    values = [value for r in op.expand()[0] if r.name in extrema for value in _values(r)]
+    nodes = [node for node in walk(values) if node.dtype.is_float]
+    calls = [node for node in nodes if isinstance(node, Call)]
+    is_plain = all(node.function.removesuffix(AS_WRITTEN) in _ARITHMETIC | _EXACT | _ROOTS for node in calls)
+    return _Marking(set(nodes)).of if is_plain else None
+
+
 def _summed_again(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> set[Expr]:
     """Sums of products in what is summed that are computed again for what reads that sum, directly or by way of other
     reductions."""
@@ -204,7 +223,8 @@ def as_written(op: Op, *, split: bool = False) -> Op:
     Args:
         split: kernels do not know of each other: functions are told apart as well, of what extrema are compared with.
     """
-    if not any(isinstance(s, Reduce) and (_is_extremum(s) or s.kind in _SUMS) for s in op.statements):
+    of_reductions = any(isinstance(s, Reduce) and (_is_extremum(s) or s.kind in _SUMS) for s in op.statements)
+    if not of_reductions and not op.is_half:
         return op
     reduces, outputs = op.expand()
     compared, comparisons = _comparisons(reduces, outputs, op.axes_of())
@@ -212,7 +232,14 @@ def as_written(op: Op, *, split: bool = False) -> Op:
     exact = {node for node in walk(elements) if node.dtype.is_float}
     functions = {node for node in exact if isinstance(node, Call) and lookup(node.function).cuda_half} if split else ()
     exact |= _summed_again(reduces, outputs)
+    exact |= _quotients_of_steps([item.expr for item in (*reduces, *outputs)]) if op.is_half else set()
     return rewritten(op, _Marking(exact, functions).of) if exact else op
+
+
+def _quotients_of_steps(roots: Sequence[Expr]) -> set[Expr]:
+    """Quotients that something jumps by: 41 / 41 is 1 there, and no less, and so is its floor."""
+    jumps = [node for node in walk(roots) if isinstance(node, Call) and _is_step(node) and node.function != "sign"]
+    return {node for node in walk(child for node in jumps for child in node.args) if is_call(node, "div")}
 
 
 class _Marking:

@@ -4,6 +4,8 @@
 is zero, and ``0 * inf`` NaN. So only what stays away from zero, whatever the tensors hold, is inverted: 1 + e^u, the
 root of a square and an epsilon, a sum of exponentials. That is read off the expression, from a lower bound of each of
 its parts. Zero itself may be inverted: ``a / 0`` and ``a * inf`` are the same for every a.
+
+In kernels of halves, where the rounding does not show, quotients that a declaration has written are such products too.
 """
 
 from __future__ import annotations
@@ -85,18 +87,24 @@ def reciprocals_in(nodes: Iterable[Expr], operands: Iterable[Operand] = ()) -> d
     return _finite({b: node for b, node in quotients if node.children[0] is const(1, node.dtype)}, operands)
 
 
-def shared_reciprocals(nodes: Iterable[Expr], operands: Iterable[Operand] = ()) -> dict[Expr, Expr]:
-    """Those that stand there, and those by which several quotients of derivatives can be multiplied."""
+def shared_reciprocals(
+    nodes: Iterable[Expr], operands: Iterable[Operand] = (), kind: type[Call] = Regroupable
+) -> dict[Expr, Expr]:
+    """Those that stand there, and those by which several quotients can be multiplied.
+
+    Args:
+        kind: the quotients in question: those of derivatives; `Call`: what was written as well.
+    """
     nodes = list(nodes)
-    divisors = Counter(b for node in nodes for b in _divisor(node, Regroupable) if not isinstance(b, Const))
+    divisors = Counter(b for node in nodes for b in _divisor(node, kind) if not isinstance(b, Const))
     shared = _finite({b: _reciprocal(b) for b, count in divisors.items() if count > 1}, operands)
     return {**shared, **reciprocals_in(nodes, operands)}
 
 
-def times_reciprocal(node: Expr, known: Mapping[Expr, Expr]) -> Expr | None:
-    """a / b as a * (1 / b), if any order will do and that reciprocal is known; else None."""
+def times_reciprocal(node: Expr, known: Mapping[Expr, Expr], kind: type[Call] = Regroupable) -> Expr | None:
+    """a / b as a * (1 / b), if it is such a quotient and that reciprocal is known; else None."""
     match node:
-        case Regroupable("div", (a, b)) if b in known and node is not known[b]:
+        case kind("div", (a, b)) if b in known and node is not known[b]:
             return regroupable("mul", a, known[b])
     return None
 

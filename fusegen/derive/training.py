@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from fusegen.core.casts import rounded, unrounded
 from fusegen.core.ir import (
+    SCAN,
     Axes,
     Call,
     Expr,
@@ -38,7 +39,7 @@ from fusegen.core.products import KIND as DOT
 from fusegen.core.products import biases, factors, stored_as
 from fusegen.core.subexpressions import introduce_lets, live_reduces, rewritten, safe_name
 from fusegen.core.within import unreported
-from fusegen.derive.exact import compared_extrema, summed_for_another
+from fusegen.derive.exact import compared_extrema, same_bits, summed_for_another
 from fusegen.derive.gradient import gradient
 from fusegen.derive.guards import guarded, guards, of_factors
 from fusegen.derive.invariance import without_idle_extrema
@@ -93,7 +94,9 @@ def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str
     op_reduces = {r.name: r for r in op.expand()[0]}
     taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs, *op_reduces.values())}
     axes = op.axes_of()
-    again = _taken_again(backward) | _gathered_again(op)
+    extrema = _compared(backward)
+    alike = same_bits(op, extrema) if extrema and _is_of_one_kind(op, backward) else None
+    again = _gathered_again(op) | (extrema if alike is None else set())
     for reduce in backward.expand()[0]:
         if reduce.name in op_reduces and reduce.name not in again:
             shape = tuple(sorted(axes[reduce.name], key=axis_order))
@@ -131,8 +134,8 @@ def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str
     saved = [(expr, operand) for expr, operand in saved if operand.name in read]
     extra = [output for output in extra if output.name in read]
     saved, extra = _guarded(op, backward, saved, extra, exponentials)
-    forward, as_written = _with_outputs(op, extra), summed_for_another(op, backward, reading)
-    if as_written is not None:
+    forward = _with_outputs(op, extra)
+    for as_written in filter(None, (summed_for_another(op, backward, reading), alike)):
         forward, saved = rewritten(forward, as_written), [(as_written(expr), operand) for expr, operand in saved]
     return Training(forward, len(op.outputs), wanted, tuple(saved))
 
@@ -161,11 +164,22 @@ def _guarded(
     return renamed, list(values.values())
 
 
-def _taken_again(backward: Op) -> set[str]:
-    """Maxima and minima that the backward compares with their elements (derive/exact), which it computes anew: they are
-    taken again of these, whatever the forward's kernels have found."""
+def _compared(backward: Op) -> set[str]:
+    """Maxima and minima that the backward compares with their elements (derive/exact), which it computes anew."""
     reduces, outputs = backward.expand()
     return {reduce.name for reduce in compared_extrema(reduces, outputs, backward.axes_of())}
+
+
+def _is_of_one_kind(op: Op, backward: Op) -> bool:
+    """Whether the kernels of a forward and of its backward, whichever gradients are asked for, call the same functions,
+    so that elements which the forward has found a maximum of have the same bits in the backward. Otherwise the backward
+    takes that maximum again, of its own elements.
+
+    Kernels that round to halves call others; and what is behind a matrix product may be of another step, or of a
+    product that is saved in another form. (What algebra would compute otherwise in one of them: derive/exact.)
+    """
+    halves = {output.dtype.is_half for output in (*op.outputs, *backward.outputs) if output.dtype.is_float}
+    return len(halves) == 1 and not any(isinstance(s, Reduce) and s.kind in (DOT, SCAN) for s in op.statements)
 
 
 def _gathered_again(op: Op) -> set[str]:
@@ -248,8 +262,6 @@ def _with_outputs(op: Op, extra: Sequence[Output]) -> Op:
 
 def _reading_saved(backward: Op, saved: Sequence[tuple[Expr, Operand]], exponentials: frozenset[Ref]) -> Op:
     """``backward`` reading saved tensors where it would recompute them."""
-    again = _taken_again(backward)
-    saved = [(expr, operand) for expr, operand in saved if not (isinstance(expr, Ref) and expr.name in again)]
     values: dict[Expr, Expr] = {}
     for expr, operand in saved:
         values |= {} if isinstance(expr, Ref) else recovered_from(expr, operand.ref, exponentials)

@@ -68,6 +68,8 @@ def group_by_rows(op: Op) -> tuple[tuple[Kernel, ...], ...]:
     rows = [kernel for kernels in found for kernel in kernels if isinstance(kernel, RowKernel)]
     if any(kernel.slices for kernel in rows):
         found += _around(op, partial(fuse, allowed=Allowed(slices=False)))
+    if any(kernel.row_tiles and kernel.has_sums_of_rows for kernel in rows):
+        found += _around(op, partial(fuse, allowed=Allowed(tiles=False)))
     if not found or any(kernel.within for kernel in rows):
         found += _around(op, partial(fuse, allowed=Allowed(row_partials=False, slices=False)))
     return tuple(dict.fromkeys(found))
@@ -298,12 +300,12 @@ def _regrouped(
     exprs = [item.expr for item in (*p.reduces, *p.pointwise)]
     hoist = Hoist.among(exprs, Axes(axes), p.over, rounded=op.is_half, across=p.space - p.over)
     one = hoist.all(exprs)
-    quotients = hoist.shared_reciprocals(one.values(), op.operands)
-    found = {expr: quotients[one[expr]] for expr in exprs}
+    shared = hoist.shared(one.values(), op.operands)
+    found = {expr: shared[one[expr]] for expr in exprs}
     reduces = [replace(r, expr=found[r.expr]) for r in p.reduces]
     pointwise = [replace(o, expr=found[o.expr]) for o in p.pointwise]
     named = {hoist.done.get(expr, expr): name for expr, name in names.items()}
-    named = {quotients.get(expr, expr): name for expr, name in named.items()}
+    named = {shared.get(expr, expr): name for expr, name in named.items()}
     return replace(p, reduces=reduces, pointwise=pointwise), named, hoist.fixed(found.values())
 
 

@@ -25,6 +25,7 @@ from fusegen.core.text import Order
 from fusegen.derive.reciprocals import shared_reciprocals, times_reciprocal
 from fusegen.derive.simplify import fold_minus
 from fusegen.fuse import cost
+from fusegen.fuse.shared_products import share_products
 
 # Between these a product of constants is as far from float32's ends as its factors are.
 LEAST, MOST = 1e-18, 1e18
@@ -137,13 +138,18 @@ class Hoist:
         factor = call("neg", factor, dtype=node.dtype) if product.negative else factor
         return self._product_along(along), factor
 
-    def shared_reciprocals(self, exprs: Iterable[Expr], operands: Iterable[Operand]) -> dict[Expr, Expr]:
-        """Each expression with derivatives' quotients as products with a reciprocal, where several divide by the same
-        thing, which varies along the row."""
+    def shared(self, exprs: Iterable[Expr], operands: Iterable[Operand]) -> dict[Expr, Expr]:
+        """Each expression with quotients as products with a reciprocal, where several divide by the same thing, which
+        varies along the row; and with one product where several have factors in common."""
         exprs = list(exprs)
-        quotients = (node for node in walk(exprs) if is_call(node, "div") and self._along(node.args[1]))
-        known = shared_reciprocals(quotients, operands)
-        return transform(exprs, lambda node: times_reciprocal(node, known) or node)
+        kind = Call if self.rounded else Regroupable
+        divided = (node for node in walk(exprs) if is_call(node, "div") and node not in self.compared)
+        quotients = (node for node in divided if self._along(node.args[1]))
+        known = shared_reciprocals(quotients, operands, kind)
+        found = transform(exprs, lambda node: times_reciprocal(node, known, kind) or node)
+        roots = [found[expr] for expr in exprs]
+        products = share_products(roots, self.order, self.compared, lambda node: not self._along(node))
+        return {expr: products[value] for expr, value in found.items() if value in products}
 
     def fixed(self, exprs: Iterable[Expr]) -> list[Expr]:
         """What of the expressions is the same for a whole row, differs between rows, and is worth a register to be

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusegen.core.ir import (
+    Axes,
     Expr,
     Let,
     Op,
@@ -102,6 +104,23 @@ class Kernel:
     def items(self) -> tuple[Let | Reduce | Output, ...]:
         """Everything the kernel computes, in order."""
         return (*self.body, *self.pointwise, *self.reduces, *self.epilogue, *self.outputs)
+
+    @cached_property
+    def varying(self) -> Axes:
+        """The axes that what it computes varies along."""
+        axes = defaultdict[str, frozenset[str]](frozenset)
+        axes.update({operand.name: frozenset(filter(None, operand.shape)) for operand in self.operands})
+        found = Axes(axes)
+        for item in self.items:
+            if isinstance(item, Let):
+                axes[item.name] = found.of(item.expr)
+            elif isinstance(item, Reduce):
+                axes[item.name] = found.of(item.expr) - frozenset(item.over)
+        return found
+
+    def is_of_elements(self, expr: Expr) -> bool:
+        """Whether it is computed at every element: not once for a row, a result of a reduction, or all of it."""
+        return bool(self.varying.of(expr) & frozenset(self.over or self.space))
 
     @property
     def reducing(self) -> tuple[Let | Reduce | Output, ...]:

@@ -88,13 +88,18 @@ class RowKernel(Kernel):
 
     @property
     def final_stage(self) -> Stage | None:
-        """The last stage, if nothing in the kernel reads its results (row tiles, partial sums): no walk follows it."""
+        """The last stage, if nothing in the kernel reads its results at its elements: no walk follows it."""
         stage, items = self.stages[-1] if self.stages else None, (*self.pointwise, *self.columns, *self.segments)
-        if stage is None or self.row_tiles or not self.within:
-            return stage if self.row_tiles else None
+        if stage is None or self.row_tiles:
+            return stage
         waited_for = {item.name for item in (*stage.reduces, *stage.after)}
         read = names_read([*self.body, *items])
         return stage if items and not (read & waited_for or any(map(coupled, stage.reduces))) else None
+
+    @property
+    def has_sums_of_rows(self) -> bool:
+        """Whether it reduces, and over nothing but its rows."""
+        return bool(self.reduces) and all(set(r.over) == set(self.over) for r in self.reduces)
 
     @property
     def begun(self) -> tuple[Output, ...]:
@@ -136,12 +141,13 @@ def as_row_kernel(kernel: Kernel) -> RowKernel | None:
 
 def row_cost(kernel: RowKernel) -> int:
     """What a row kernel computes once a row that a kernel without rows computes at every element (`Function.cost`)."""
-    axes = {o.name: frozenset(a for a in o.shape if a) for o in kernel.operands}
-    axes.update({scalar.name: frozenset() for scalar in kernel.scalars})
-    for let in (*kernel.before, *kernel.body):
-        axes[let.name] = expr_axes(let.expr, axes)
     nodes = walk([item.expr for item in (*kernel.before, *kernel.body, *kernel.pointwise)])
-    return cost.of({n for n in nodes if not expr_axes(n, axes) & set(kernel.over)})
+    return cost.of([node for node in nodes if not kernel.is_of_elements(node)])
+
+
+def element_cost(kernel: RowKernel) -> int:
+    """What it computes at every element, each thing once (`Function.cost`)."""
+    return cost.of([node for node in walk([item.expr for item in kernel.items]) if kernel.is_of_elements(node)])
 
 
 def picked_by(reduce: Reduce, kernel: Kernel) -> tuple[Expr, Operand] | None:

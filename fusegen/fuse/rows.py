@@ -88,6 +88,7 @@ class Allowed:
         segments: those of parts of a row as well.
         columns: sum over rows as well, and take tiles of rows.
         slices: sum over some of the axes that number the rows.
+        tiles: leave it to a second kernel to add up what tiles of a row have summed. Otherwise rows are whole.
         turn: which of the sets of axes that could make up a row does, by the order of the op's reductions.
     """
 
@@ -95,6 +96,7 @@ class Allowed:
     segments: bool = True
     columns: bool = True
     slices: bool = True
+    tiles: bool = True
     turn: int = 0
 
 
@@ -118,6 +120,10 @@ def fuse(
         return None
     if split is None:
         split = _side_by_side(reduces, outputs, axes, allowed, needs)
+        if split is not None and not allowed.tiles:
+            split = (
+                replace(split, row_tiles=False) if all(frozenset(r.over) == split.over for r in split.rows) else None
+            )
     if split is None:
         split = _alone(reduces, axes, needs) if reduces else _along_rows(op, outputs)
     if split is None or (split.row_tiles and not allowed.columns):
@@ -410,12 +416,12 @@ def _kernel(
     columns = [replace(r, expr=hoist.one(r.expr)) for r in split.columns]
     pointwise = [replace(o, expr=hoist.one(o.expr)) for o in pointwise]
     exprs = [item.expr for item in (*rows, *columns, *segments, *pointwise)]
-    quotients = hoist.shared_reciprocals(exprs, op.operands)
-    rows, columns = ([replace(r, expr=quotients[r.expr]) for r in group] for group in (rows, columns))
-    segments = tuple(replace(r, expr=quotients[r.expr]) for r in segments)
-    pointwise = [replace(o, expr=quotients[o.expr]) for o in pointwise]
+    shared = hoist.shared(exprs, op.operands)
+    rows, columns = ([replace(r, expr=shared[r.expr]) for r in group] for group in (rows, columns))
+    segments = tuple(replace(r, expr=shared[r.expr]) for r in segments)
+    pointwise = [replace(o, expr=shared[o.expr]) for o in pointwise]
     regrouped = {hoist.one(expr): name for expr, name in op.names().items()}
-    names = {quotients.get(expr, expr): name for expr, name in regrouped.items()}
+    names = {shared.get(expr, expr): name for expr, name in regrouped.items()}
     items = [*rows, *columns, *segments, *pointwise, *ends, *shares]
     operands, scalars = read_by(op, there, [item.expr for item in items])
     # Names of the op's other reductions as well: a kernel may yet take in sums of what follows (fuse/strided_rows).

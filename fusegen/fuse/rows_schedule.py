@@ -16,8 +16,8 @@ from fusegen.core.ir import Let
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.choices import KernelChoices, powers
 from fusegen.fuse.finish import finish_of
-from fusegen.fuse.reuse import reused
-from fusegen.fuse.row_kernel import GROUP_AXIS, SHARE_AXIS, TILE_AXIS, RowKernel, row_cost
+from fusegen.fuse.reuse import BOUND_BY_ARITHMETIC, reused
+from fusegen.fuse.row_kernel import GROUP_AXIS, SHARE_AXIS, TILE_AXIS, RowKernel, element_cost, row_cost
 from fusegen.fuse.schedule import (
     VECTOR_BYTES,
     WANTED_BLOCKS,
@@ -91,6 +91,8 @@ PERSISTENT_THREADS, MULTIPROCESSORS, CLUSTERED = 768, 132, {4: 120, 8: 120, 16: 
 BYTES_UNDER_WAY = 24 * 1024
 # Elements of the shortest segment of a row: shorter ones would leave too many partial sums.
 SHORTEST_SEGMENT = 32
+# How many of its steps a row must spare before it goes without vectors.
+FEWER_STEPS = 0.85
 # Blocks that take row tiles.
 ROW_TILE_BLOCKS = 264
 
@@ -196,7 +198,8 @@ def schedule_rows(
         wider, aligned = _unaligned(kernel, loops, len(kept), buffers, streams)
         if wider > vector:
             shape = _shape(kernel, n // wider, _width(streams, buffers) * wider, wider, chip, choices, least=2 * wider)
-            unaligned = shape is not None and (shape.rows == 1 or not kernel.columns)
+            if shape is not None and (shape.rows == 1 or not kernel.columns):
+                unaligned = not _better_one_by_one(kernel, shape, n, wider, streams, buffers, chip)
     if unaligned:
         vector, placements = wider, aligned
         streams = _streams(kernel, placements, sliced, len(kept))
@@ -211,8 +214,10 @@ def schedule_rows(
     elementwise = not (kernel.reduces or kernel.columns)
     if shape is None or (elementwise and row_cost(kernel) < ROW_COST):
         return None
-    if kernel.row_tiles and -(-n // (shape.threads * shape.vectors_per_thread * vector)) > MOST_ROW_TILES:
-        return None
+    if kernel.row_tiles:
+        tiles = -(-n // (shape.threads * shape.vectors_per_thread * vector))
+        if tiles > MOST_ROW_TILES or (tiles == 1 and kernel.has_sums_of_rows):  # another candidate ends these sums
+            return None
     if slices > 1 and not _in_slices(slices, m, shape):
         return None
     segment = prod(sizes[axis] for axis in kernel.within)
@@ -281,6 +286,22 @@ def _unaligned(
         placements.append(Placement(name, access, moves(own)))
     fits = all(buffers[p.name].dtype.size <= VECTOR_BYTES // 2 for p in streams)
     return vector if fits else 1, settled(kernel, loops, placements, buffers)
+
+
+def _better_one_by_one(
+    kernel: RowKernel, unaligned: _Shape, n: int, wider: int, streams: list[Placement],
+    buffers: Mapping[str, Buffer], chip: Chip,
+) -> bool:  # fmt: skip
+    """Whether a kernel that arithmetic bounds does better without vectors, where rows begin anywhere: a short row fills
+    few of its threads' last vectors, and single elements at its ends take as long as one of each thread's."""
+    moved = _width(streams, buffers) + sum(output.dtype.size for output in kernel.pointwise)
+    if element_cost(kernel) < BOUND_BY_ARITHMETIC * moved or kernel.columns:
+        return False
+    shape = _own_shape(kernel, n, _width(streams, buffers), 1, 0, MOST_RAW // _width(streams, buffers), chip, 1)
+    if shape is None or shape.cluster > 1:
+        return False
+    in_vectors = unaligned.threads * (unaligned.vectors_per_thread * wider + 1)
+    return shape.threads * shape.vectors_per_thread <= FEWER_STEPS * in_vectors
 
 
 def _breadth(buffer: Buffer) -> int:
@@ -500,7 +521,8 @@ def _schedule(
     asks = not kernel.row_tiles and (persistent or all(buffers[p.name].dtype.size < 4 for p in streams))
     static = STATIC - _of_segments(kernel, shape)
     most = chip.shared - STATIC + static - EXCHANGED - common if asks else static
-    unstaged = chunked or (is_read_once(kernel) and not is_coupled(kernel)) or (kernel.row_tiles and not kernel.columns)
+    once = is_read_once(kernel) or (kernel.final_stage is kernel.stages[0] if kernel.stages else kernel.row_tiles)
+    unstaged = chunked or (once and not is_coupled(kernel) and not kernel.columns)
     staged = whole and (row if asks or not persistent else 2 * row) <= most and not unstaged
     staged = staged and choices.ask("staged", raw >= STAGED_FROM)
     held = 2 * row if persistent and 2 * row <= most else row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import Category, DType
@@ -14,6 +15,7 @@ from fusegen.declare.table import Function, Kind, lookup
 
 _ATOM = 10
 _UNARY = 8
+_PRODUCT = 7
 _SMALL_INTEGERS = (dtypes.int8, dtypes.uint8, dtypes.int16)
 _BYTES = frozenset({dtypes.int8, dtypes.uint8})
 
@@ -26,12 +28,15 @@ class Printer:
         half: results are rounded to a half type, so the faster texts of the function table do.
         variable: what holds the value that is called so (generate/names).
         known: variables that hold what is computed already.
+        each: whether something is computed at every element. What is computed once for many is as exact as it can be:
+            a mean that elements are compared with is no place to save an instruction.
         inside: the condition under which there is such an element at all; empty where there always is.
     """
 
     half: bool
     variable: Callable[[str], str] = str
     known: Mapping[Expr, str] = field(default_factory=dict)
+    each: Callable[[Expr], bool] = lambda _: False
     inside: str = ""
 
     def text(self, expr: Expr) -> str:
@@ -63,8 +68,11 @@ class Printer:
                 return self._cast(expr)
             case Call("div", (a, b)) if expr.dtype is dtypes.float32 and _is_count(b):
                 return f"fg::divide_by_count({self._argument(a)}, {self._argument(b)})", _ATOM
+            case Call("div", (a, Const() as b)) if self._is_approximate(expr) and _is_inverted(b):
+                return f"{_wrap(self._print(a), _PRODUCT)} * (1.0f / {literal(b)})", _PRODUCT
             case Call("div", (a, b)) if expr.dtype is dtypes.float32 and not _is_power_of_two(b):
-                return f"fg::divide({self._argument(a)}, {self._argument(b)})", _ATOM
+                divide = "fg::fast_divide" if self._is_approximate(expr) else "fg::divide"
+                return f"{divide}({self._argument(a)}, {self._argument(b)})", _ATOM
             # x - max(x), the maximum held constant, as softmax has it.
             case Call("exp", (Call("sub", (_, Call("stop_gradient"))),)) if self.half:
                 template = "fg::fast_exp_from_top({0})"
@@ -81,6 +89,9 @@ class Printer:
         if isinstance(expr, Within):
             detail = f"{expr.number}, {self.inside}" if self.inside else expr.number
         return template.format(*args, f=suffix, d=detail, T=_ctype(expr.dtype)), _ATOM
+
+    def _is_approximate(self, quotient: Call) -> bool:
+        return self.half and quotient.dtype is dtypes.float32 and self.each(quotient)
 
     def _argument(self, arg: Expr) -> str:
         """An argument of a call. Integers of literals alone carry their type there, for overload resolution."""
@@ -124,7 +135,7 @@ class Printer:
         (base,) = expr.args
         exponent = whole(expr)
         if isinstance(base, Ref) and exponent <= 3 and expr.dtype not in _SMALL_INTEGERS:
-            return " * ".join([self.text(base)] * exponent), 7
+            return " * ".join([self.text(base)] * exponent), _PRODUCT
         return f"fg::powi<{exponent}>({self._argument(base)})", _ATOM
 
     def _cast(self, expr: Call) -> tuple[str, int]:
@@ -148,7 +159,17 @@ def _is_count(expr: Expr) -> bool:
 
 def _is_power_of_two(expr: Expr) -> bool:
     """A literal by which C divides as it multiplies, exactly."""
-    return isinstance(expr, Const) and abs(math.frexp(expr.value)[0]) == 0.5 and 2.0**-100 < abs(expr.value) < 2.0**100
+    return _is_usual(expr) and abs(math.frexp(expr.value)[0]) == 0.5
+
+
+def _is_inverted(expr: Expr) -> bool:
+    """A literal by which is multiplied, inverted, where the last bits do not show."""
+    return _is_usual(expr) and not _is_power_of_two(expr)
+
+
+def _is_usual(expr: Expr) -> TypeGuard[Const]:
+    """A literal that is far from where its reciprocal is zero, or infinite."""
+    return isinstance(expr, Const) and 2.0**-100 < abs(expr.value) < 2.0**100
 
 
 def _wrap(printed: tuple[str, int], least: int) -> str:

@@ -39,7 +39,7 @@ class SlotFiller:
         # A split kernel's two stages do not have all numbers each.
         self.numbers = {} if self.schedule.split else computed_once(self.kernel)
         self.number_printer = Printer(half, self.variable)
-        self.printer = Printer(half, self.variable, self.numbers)
+        self.printer = Printer(half, self.variable, self.numbers, self.kernel.is_of_elements)
         self._read: dict[Let | Reduce | Output, set[str]] = {}
         self._lines: dict[Let, list[str]] = {}
         # What earlier traversals of a row have kept.

@@ -38,7 +38,7 @@ void alpha_over_forward_bf16_colour(const bf16* __restrict__ foreground_ptr,    
     const float background_alpha = background_alpha_v[k];
     const float behind = background_alpha * (1.0f - foreground_alpha);
     const float alpha = foreground_alpha + behind;
-    const float ratio_alpha = fg::divide(foreground_alpha * foreground + behind * background, alpha);
+    const float ratio_alpha = fg::fast_divide(foreground_alpha * foreground + behind * background, alpha);
     colour_v[k] = alpha == 0.0f ? 0.0f : ratio_alpha;
   }
   fg::store_vector<8>(colour_ptr + at, colour_v);

@@ -14,8 +14,7 @@
 //   prod = d_deviation * rstd^3 * ratio_value
 //   prod_d_total = d_total * (rstd * ratio_value)
 //   y = diff_input_mean * rstd
-//   prod_weight_rstd = weight * rstd
-//   d_input = d_out * prod_weight_rstd - diff_input_mean * prod - prod_d_total
+//   d_input = prod_d_out_weight * rstd - diff_input_mean * prod - prod_d_total
 //   sum_d_weight = sum[d3, d4](d_out * y)
 //   sum_d_bias = sum[d3, d4](d_out)
 //   sum_d_weight_by_share = sum_d_weight
@@ -112,10 +111,10 @@ void group_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
+      const float prod_d_out_weight = d_out * weight;
       const float diff_input_mean = input - mean;
       const float y = diff_input_mean * rstd;
-      const float prod_weight_rstd = weight * rstd;
-      d_input_v[k] = d_out * prod_weight_rstd - diff_input_mean * prod - prod_d_total;
+      d_input_v[k] = prod_d_out_weight * rstd - diff_input_mean * prod - prod_d_total;
       sum_d_weight_part += d_out * y;
       sum_d_bias_part += d_out;
     }

@@ -12,8 +12,7 @@
 //   d_total = sum[d1](prod_d_out_weight)
 //   prod = d_deviation * rstd^3 * ratio
 //   prod_d_total = d_total * (rstd * ratio)
-//   prod_weight_rstd = weight * rstd
-//   d_input = d_out * prod_weight_rstd - diff_input_mean * prod - prod_d_total
+//   d_input = prod_d_out_weight * rstd - diff_input_mean * prod - prod_d_total
 //   sum_d_weight = sum[d0](d_out * (diff_input_mean * rstd))
 //   sum_d_bias = sum[d0](d_out)
 // rows: 512 threads a row over D1, which stays in shared memory: read once; sum_d_weight, sum_d_bias added up over the
@@ -98,9 +97,9 @@ void layer_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       
         const float input = input_v[k];
         const float weight = weight_v[k];
         const float d_out = d_out_v[k];
+        const float prod_d_out_weight = d_out * weight;
         const float diff_input_mean = input - mean;
-        const float prod_weight_rstd = weight * rstd;
-        d_input_v[k] = d_out * prod_weight_rstd - diff_input_mean * prod - prod_d_total;
+        d_input_v[k] = prod_d_out_weight * rstd - diff_input_mean * prod - prod_d_total;
         sum_d_weight_v[part][k] += d_out * (diff_input_mean * rstd);
         sum_d_bias_v[part][k] += d_out;
       }

@@ -7,35 +7,36 @@
 //   rstd = rsqrt(deviation / float32(D1) + eps)
 //   power_rstd = rstd^3
 //   ratio = 1 / float32(D1)
-//   prod_2 = 0.3989422804014327 * power_rstd * ratio
-//   prod_3 = 0.25 * power_rstd * ratio
+//   prod = 0.3989422804014327 * power_rstd * ratio
+//   prod_2 = 0.25 * power_rstd * ratio
 //   prod_rstd = 0.7978845608028654 * rstd
-//   prod_4 = prod_rstd * ratio
+//   prod_3 = prod_rstd * ratio
 //   prod_rstd_2 = 0.5 * rstd
-//   prod_5 = prod_rstd_2 * ratio
+//   prod_4 = prod_rstd_2 * ratio
 //   prod_rstd_3 = 0.3989422804014327 * rstd
 //   diff_input_mean = input - mean
-//   prod = weight * diff_input_mean
 //   result_ = diff_input_mean * rstd * weight + bias
 //   prod_result = 0.5 * result_
 //   prod_result_2 = -0.7071067811865476 * result_
 //   exp_value = exp(-prod_result_2^2)
-//   ratio_2 = prod * prod_result * exp_value * prod_2
-//   erfc_value = erfc(prod_result_2)
 //   prod_exp_value = weight * prod_result * exp_value
+//   ratio_2 = diff_input_mean * prod_exp_value * prod
+//   erfc_value = erfc(prod_result_2)
 //   prod_weight_erfc_value = weight * erfc_value
-//   sum = prod_exp_value * prod_4 + prod_weight_erfc_value * prod_5
-//   d_deviation = sum[d1](-(d_out * (ratio_2 + prod * erfc_value * prod_3)))
+//   prod_d_out = d_out * (ratio_2 + diff_input_mean * prod_weight_erfc_value * prod_2)
+//   sum = prod_exp_value * prod_3 + prod_weight_erfc_value * prod_4
+//   d_deviation = sum[d1](-prod_d_out)
 //   d_total = sum[d1](-(d_out * sum))
-//   prod_4_2 = diff_input_mean * result_ * exp_value * prod_rstd_3
-//   prod_result_3 = 0.3989422804014327 * result_
+//   prod_result_exp_value = result_ * exp_value
+//   prod_4_2 = diff_input_mean * prod_result_exp_value * prod_rstd_3
+//   sum_2 = prod_result_exp_value * 0.3989422804014327 + erfc_value * 0.5
 //   prod_3_2 = prod_exp_value * prod_rstd
 //   prod_rstd_4 = prod_weight_erfc_value * prod_rstd_2
 //   prod_diff_input_mean = diff_input_mean * (2 * d_deviation)
-//   sum_2 = d_out * (prod_3_2 + prod_rstd_4) + prod_diff_input_mean
-//   d_input = sum_2 + d_total
+//   sum_2_2 = d_out * (prod_3_2 + prod_rstd_4) + prod_diff_input_mean
+//   d_input = sum_2_2 + d_total
 //   sum_d_weight = sum[d0](d_out * (prod_4_2 + diff_input_mean * erfc_value * prod_rstd_2))
-//   sum_d_bias = sum[d0](d_out * (prod_result_3 * exp_value + 0.5 * erfc_value))
+//   sum_d_bias = sum[d0](d_out * sum_2)
 // rows: 192 threads a row over D1, which stays in shared memory: read once; erfc_value, exp_value kept between its
 //     traversals; sum_d_weight, sum_d_bias added up over the rows of a group, then over groups by a second kernel
 extern "C" __global__ __launch_bounds__(192, 2)
@@ -109,12 +110,12 @@ void layer_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
     const float rstd = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
     const float power_rstd = rstd * rstd * rstd;
     const float ratio = fg::divide_by_count(1.0f, float(D1));
-    const float prod_2 = 0.3989422804014327f * power_rstd * ratio;
-    const float prod_3 = 0.25f * power_rstd * ratio;
+    const float prod = 0.3989422804014327f * power_rstd * ratio;
+    const float prod_2 = 0.25f * power_rstd * ratio;
     const float prod_rstd = 0.7978845608028654f * rstd;
-    const float prod_4 = prod_rstd * ratio;
+    const float prod_3 = prod_rstd * ratio;
     const float prod_rstd_2 = 0.5f * rstd;
-    const float prod_5 = prod_rstd_2 * ratio;
+    const float prod_4 = prod_rstd_2 * ratio;
     const float prod_rstd_3 = 0.3989422804014327f * rstd;
 
     float d_deviation = 0;
@@ -134,19 +135,19 @@ void layer_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
         const float bias = bias_v[k];
         const float d_out = d_out_v[k];
         const float diff_input_mean = input - mean;
-        const float prod = weight * diff_input_mean;
         const float result_ = diff_input_mean * rstd * weight + bias;
         const float prod_result = 0.5f * result_;
         const float prod_result_2 = -0.7071067811865476f * result_;
         const float exp_value = fg::fast_exp_below(-(prod_result_2 * prod_result_2));
         exp_value_row[part][k] = exp_value;
-        const float ratio_2 = prod * prod_result * exp_value * prod_2;
+        const float prod_exp_value = weight * prod_result * exp_value;
+        const float ratio_2 = diff_input_mean * prod_exp_value * prod;
         const float erfc_value = fg::fast_erfc(prod_result_2);
         erfc_value_row[part][k] = erfc_value;
-        const float prod_exp_value = weight * prod_result * exp_value;
         const float prod_weight_erfc_value = weight * erfc_value;
-        const float sum = prod_exp_value * prod_4 + prod_weight_erfc_value * prod_5;
-        d_deviation -= (d_out * (ratio_2 + prod * erfc_value * prod_3));
+        const float prod_d_out = d_out * (ratio_2 + diff_input_mean * prod_weight_erfc_value * prod_2);
+        const float sum = prod_exp_value * prod_3 + prod_weight_erfc_value * prod_4;
+        d_deviation -= prod_d_out;
         d_total -= (d_out * sum);
       }
     }
@@ -171,18 +172,19 @@ void layer_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
         const float result_ = diff_input_mean * rstd * weight + bias;
         const float prod_result = 0.5f * result_;
         const float exp_value = exp_value_row[part][k];
-        const float erfc_value = erfc_value_row[part][k];
         const float prod_exp_value = weight * prod_result * exp_value;
+        const float erfc_value = erfc_value_row[part][k];
         const float prod_weight_erfc_value = weight * erfc_value;
-        const float prod_4_2 = diff_input_mean * result_ * exp_value * prod_rstd_3;
-        const float prod_result_3 = 0.3989422804014327f * result_;
+        const float prod_result_exp_value = result_ * exp_value;
+        const float prod_4_2 = diff_input_mean * prod_result_exp_value * prod_rstd_3;
+        const float sum_2 = prod_result_exp_value * 0.3989422804014327f + erfc_value * 0.5f;
         const float prod_3_2 = prod_exp_value * prod_rstd;
         const float prod_rstd_4 = prod_weight_erfc_value * prod_rstd_2;
         const float prod_diff_input_mean = diff_input_mean * (2.0f * d_deviation);
-        const float sum_2 = d_out * (prod_3_2 + prod_rstd_4) + prod_diff_input_mean;
-        d_input_v[k] = sum_2 + d_total;
+        const float sum_2_2 = d_out * (prod_3_2 + prod_rstd_4) + prod_diff_input_mean;
+        d_input_v[k] = sum_2_2 + d_total;
         sum_d_weight_v[part][k] += d_out * (prod_4_2 + diff_input_mean * erfc_value * prod_rstd_2);
-        sum_d_bias_v[part][k] += d_out * (prod_result_3 * exp_value + 0.5f * erfc_value);
+        sum_d_bias_v[part][k] += d_out * sum_2;
       }
       fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
     }

@@ -30,7 +30,7 @@ void logsumexp_backward_bf16(const bf16* __restrict__ input_ptr,             // 
   for (int k = 0; k < 8; ++k) {
     const float input = input_v[k];
     const bool same = fg::abs(top) == fg::infinity<float>();
-    const float prod = d_out * fg::divide(1.0f, guarded_sum_exp) * fg::fast_exp_from_top(input - top);
+    const float prod = d_out * fg::fast_divide(1.0f, guarded_sum_exp) * fg::fast_exp_from_top(input - top);
     d_input_v[k] = same ? 0.0f : prod;
   }
   fg::store_vector<8>(d_input_ptr + at, d_input_v);

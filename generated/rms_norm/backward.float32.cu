@@ -5,9 +5,10 @@
 // rms_norm, backward                                          declared in ops/norms.py
 //   sum = total / float32(D1) + 1.1920928955078125e-07
 //   rrms = rsqrt(sum)
-//   d_total = sum[d1](d_out * input * weight)
+//   prod_d_out_weight = d_out * weight
+//   d_total = sum[d1](input * prod_d_out_weight)
 //   prod = d_total * rrms^3 * (1 / float32(D1))
-//   d_input = d_out * (weight * rrms) - input * prod
+//   d_input = prod_d_out_weight * rrms - input * prod
 //   sum_d_weight = sum[d0](d_out * (input * rrms))
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight added up over the rows of a
 //     group, then over groups by a second kernel
@@ -83,7 +84,8 @@ void rms_norm_backward_f32_d_input(const float* __restrict__ input_ptr,         
         const float input = input_v[k];
         const float weight = weight_v[k];
         const float d_out = d_out_v[k];
-        d_total += d_out * input * weight;
+        const float prod_d_out_weight = d_out * weight;
+        d_total += input * prod_d_out_weight;
       }
     }
     fg::row_sum<192, 1, 0>(d_total);
@@ -102,7 +104,8 @@ void rms_norm_backward_f32_d_input(const float* __restrict__ input_ptr,         
         const float input = input_v[k];
         const float weight = weight_v[k];
         const float d_out = d_out_v[k];
-        d_input_v[k] = d_out * (weight * rrms) - input * prod;
+        const float prod_d_out_weight = d_out * weight;
+        d_input_v[k] = prod_d_out_weight * rrms - input * prod;
         sum_d_weight_v[part][k] += d_out * (input * rrms);
       }
       fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
