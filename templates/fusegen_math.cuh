@@ -64,6 +64,12 @@ FG_DEVICE float approx_rsqrt(float x) {
   const float y = float(1.0 / std::sqrt(double(x)));
   return x > 0.0f && x < infinity<float>() ? y * (1.0f + approx_error(x, 1.6e-7f)) : y;
 }
+// Of what is not subnormal, and of zero.
+FG_DEVICE float approx_rsqrt_flushing(float x) { return approx_rsqrt(x); }
+FG_DEVICE float approx_sqrt(float x) {
+  const float y = float(std::sqrt(double(x)));
+  return x > 0.0f && x < infinity<float>() ? y * (1.0f + approx_error(x, 1.2e-7f)) : y;
+}
 FG_DEVICE float approx_reciprocal(float x) {
   if (fabsf(x) < 1.17549435e-38f) return copysignf(infinity<float>(), x);
   const float y = 1.0f / x;
@@ -89,6 +95,16 @@ FG_DEVICE float approx_log2(float x) {
 FG_DEVICE float approx_rsqrt(float x) {
   float y;
   asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+FG_DEVICE float approx_rsqrt_flushing(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+FG_DEVICE float approx_sqrt(float x) {
+  float y;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 FG_DEVICE float approx_reciprocal(float x) {
@@ -130,18 +146,14 @@ FG_DEVICE float sqrt(float x) {
   // Below 2^-100 what corrects it would be subnormal, so there x is 2^64 times as large.
   const bool tiny = x < 7.888609052210118e-31f;
   const float scaled = tiny ? __fmul_rn(x, 1.8446744073709552e19f) : x;
-  const float inverse = approx_rsqrt(scaled), root = __fmul_rn(scaled, inverse);
+  const float inverse = approx_rsqrt_flushing(scaled), root = __fmul_rn(scaled, inverse);
   const float corrected = __fmaf_rn(__fmaf_rn(-root, root, scaled), __fmul_rn(0.5f, inverse), root);
   const float found = tiny ? __fmul_rn(corrected, 2.3283064365386963e-10f) : corrected;
   return x == 0.0f || x == infinity<float>() ? x : found;
 }
 FG_DEVICE double sqrt(double x) { return ::sqrt(x); }
-// For kernels that round to a half type: below 2^-100 it is left as exact as the hardware's approximation.
-FG_DEVICE float fast_sqrt(float x) {
-  const float inverse = approx_rsqrt(x), root = __fmul_rn(x, inverse);
-  const float corrected = __fmaf_rn(__fmaf_rn(-root, root, x), __fmul_rn(0.5f, inverse), root);
-  return x == 0.0f || x == infinity<float>() ? x : corrected;
-}
+// For kernels that round to a half type: within an ulp (PTX manual: sqrt.approx).
+FG_DEVICE float fast_sqrt(float x) { return approx_sqrt(x); }
 
 // x / n for a number of elements n, which is neither tiny nor huge.
 FG_DEVICE float divide_by_count(float x, float n) {

@@ -91,6 +91,8 @@ PERSISTENT_THREADS, MULTIPROCESSORS, CLUSTERED = 768, 132, {4: 120, 8: 120, 16: 
 BYTES_UNDER_WAY = 24 * 1024
 # Elements of the shortest segment of a row: shorter ones would leave too many partial sums.
 SHORTEST_SEGMENT = 32
+# How many times as many threads smaller blocks must have on a multiprocessor.
+MORE_THREADS = 1.5
 # How many of its steps a row must spare before it goes without vectors.
 FEWER_STEPS = 0.85
 # Blocks that take row tiles.
@@ -229,6 +231,14 @@ def schedule_rows(
         kernel, loops, sliced, len(kept), buffers, placements, streams, vector, shape, n, unaligned, segment, chip,
         choices,
     )  # fmt: skip
+    if found.persistent and not (unaligned or kernel.segments or kernel.slices) and "rows" in choices.made:
+        rows = choices.take("rows", _fitting_rows(kernel, found), choices.made["rows"].options)
+        if rows != shape.rows:
+            shape = replace(shape, rows=rows)
+            found = _schedule(
+                kernel, loops, sliced, len(kept), buffers, placements, streams, vector, shape, n, unaligned, segment,
+                chip, choices,
+            )  # fmt: skip
     return found, _launch(
         kernel, sizes, loops, buffers, shape, found, m, n, segment, (*kept_order, *over_order), slices,
         _width(streams, buffers), choices,
@@ -566,6 +576,19 @@ def registers(kernel: RowKernel, plan: RowSchedule) -> int:
         held += sum(size[name] for name in ahead) * (2 if plan.prefetch else 1)
     overhead = STAGED_OVERHEAD if plan.staged and kernel.columns and not plan.dynamic else OVERHEAD
     return held * plan.vector * plan.vectors_per_thread // 4 + overhead
+
+
+def _fitting_rows(kernel: RowKernel, plan: RowSchedule) -> int:
+    """Rows side by side in a block that goes on from row to row: fewer than a schedule takes at first, where registers
+    have no room for a second such block, and for many more threads in smaller ones."""
+
+    def threads(rows: int) -> int:
+        return rows * plan.threads * resident(kernel, replace(plan, rows=rows))
+
+    fewer = [rows for rows in powers(1, plan.rows - 1) if rows * plan.threads % WARP == 0]
+    return max(
+        (rows for rows in reversed(fewer) if threads(rows) >= MORE_THREADS * threads(plan.rows)), default=plan.rows
+    )
 
 
 def resident(kernel: RowKernel, plan: RowSchedule) -> int:
