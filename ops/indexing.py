@@ -415,7 +415,8 @@ def pad(input: fg.Tensor, pad: fg.Const, mode: str = "constant", value: fg.Scala
         count = int(x.shape[-1 - at])
         _check_widths(mode, count, front, back, x)
         place = fg.arange(front + count + back) - front if front else fg.arange(count + back)
-        x = fg.take(x, _padded(mode, place, count), -1 - at, negative=False)
+        ends = max(-front, 0), count + min(back, 0)  # of the elements that are left
+        x = fg.take(x, _padded(mode, place, count, ends), -1 - at, negative=False)
         if value is not None and mode == "constant":
             inside = fg.expand_dims((place >= 0) & (place < count), tuple(range(1, at + 1)))
             is_there = inside if is_there is None else is_there & inside
@@ -423,7 +424,7 @@ def pad(input: fg.Tensor, pad: fg.Const, mode: str = "constant", value: fg.Scala
 
 
 def _check_widths(mode: str, count: int, front: int, back: int, x: fg.Tensor) -> None:
-    most = {"reflect": count - 1, "circular": count}.get(mode)
+    most = {"reflect": count - 1, "circular": count + min(front, 0) + min(back, 0)}.get(mode)
     enough = front + count + back >= 0 and (mode == "constant" or count > 0)
     if not enough or (most is not None and max(front, back) > most):
         raise fg.ShapeError(
@@ -432,13 +433,19 @@ def _check_widths(mode: str, count: int, front: int, back: int, x: fg.Tensor) ->
         )  # fmt: skip
 
 
-def _padded(mode: str, place: Any, count: int) -> fg.Tensor:
-    """Where in the input an element is from, given the place that it would have."""
+def _padded(mode: str, place: Any, count: int, ends: tuple[int, int]) -> fg.Tensor:
+    """Where in the input an element is from, given the place that it would have.
+
+    What goes on anew are the elements between the ``ends``: those that a negative width cuts off are gone before. The
+    other modes look at all of the input.
+    """
     if mode == "reflect":
         return (count - 1) - fg.abs((count - 1) - fg.abs(place))
     if mode == "replicate":
         return fg.clamp(place, 0, count - 1)
     if mode == "circular":
-        return fg.where(place < 0, place + count, fg.where(place >= count, place - count, place))
+        first, last = ends
+        left = last - first
+        return fg.where(place < first, place + left, fg.where(place >= last, place - left, place))
     found: fg.Tensor = place
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -195,6 +196,7 @@ def cov(input: Like, *, correction: int = 1, fweights: Like | None = None, aweig
     count = elementwise("sub", rows.shape[-1] if rows.ndim else 1, correction)
     if fweights is not None or aweights is not None:
         given = [lift(w) for w in (fweights, aweights) if w is not None]
+        rows = cast(rows, functools.reduce(dtypes.join, (value.dtype for value in (rows, *given))))
         weights = cast(given[0] if len(given) == 1 else elementwise("mul", *given), rows.dtype)
         total = reductions.sum(weights)
         beside = total
@@ -347,10 +349,10 @@ def _letters(equation: str, values: Sequence[Value]) -> tuple[list[str], str]:
 
 
 def _summed(value: Value, letters: str, needed: set[str]) -> tuple[Value, str]:
-    """The tensor added up along what nothing else has."""
+    """The tensor added up along what nothing else has: a sum like others, so that integers become int64."""
     gone = tuple(at for at, letter in enumerate(letters) if letter not in needed)
     if gone:
-        value = cast(reductions.sum(value, gone), value.dtype)
+        value = reductions.sum(value, gone)
     return value, "".join(letter for letter in letters if letter in needed)
 
 
@@ -374,7 +376,7 @@ def _contracted(x: Value, of_x: str, y: Value, of_y: str, later: set[str]) -> tu
 
     product = elementwise("mul", along(x, of_x), along(y, of_y))
     found, left_over = _summed(product, every, {*batch, *rows, *columns})
-    return found, left_over
+    return cast(found, product.dtype), left_over  # as a product of matrices
 
 
 @torchs("nn.functional.scaled_dot_product_attention")

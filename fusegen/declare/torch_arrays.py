@@ -216,7 +216,8 @@ def reshape_as(input: Like, other: Like) -> Value:
 @torchs("diff")
 def diff(input: Like, n: int = 1, dim: int = -1, prepend: Like | None = None, append: Like | None = None) -> Value:
     """``x[..., 1:] - x[..., :-1]``, ``n`` times."""
-    beside = [lift(part) for part in (prepend, input, append) if part is not None]
+    # Of no differences nothing is put beside: torch hands back the tensor.
+    beside = [lift(part) for part in ((prepend, input, append) if n else (input,)) if part is not None]
     value = concat(beside, dim) if len(beside) > 1 else beside[0]
     place = _place("diff", value, dim)
     for _ in range(n):

@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fusegen.core import dtypes
 from fusegen.core.errors import DeclarationError
 from fusegen.declare import (
     torch_algebra,
@@ -27,7 +28,7 @@ from fusegen.declare import (
 )
 from fusegen.declare.language import TABLE_FUNCTIONS
 from fusegen.declare.torch_functions import DEFINED, Function, TorchFunction, library
-from fusegen.declare.value import Like, current, plain_number
+from fusegen.declare.value import Like, cast, current, lift, plain_number
 
 # Their definitions are among those below.
 assert torch_algebra and torch_arrays and torch_blocks and torch_indexing and torch_made and torch_numbers
@@ -222,7 +223,9 @@ def call_numpy(entry: TorchFunction, function: Any, args: tuple[Any, ...], kwarg
     if name in ("concatenate", "where", "dot", "inner"):  # not written in Python: older ones have no signature
         return entry.function(*args, **spelled(kwargs))
     if name == "einsum":  # its operands have no names, and the order of its products is the language's
-        return entry.function(*args, **{key: value for key, value in kwargs.items() if key != "optimize"})
+        found = entry.function(*args, **{key: value for key, value in kwargs.items() if key != "optimize"})
+        own = functools.reduce(dtypes.join, (lift(value).dtype for value in args[1:]))
+        return cast(found, own)  # NumPy's sums of bytes are bytes there
     bound = inspect.signature(function).bind(*args, **kwargs).arguments
     given = _NUMPY_DEFAULTS.get(name, {}) | {_NUMPY_WORDS.get(key, key): value for key, value in bound.items()}
     no_value = getattr(importlib.import_module("numpy"), "_NoValue", None)

@@ -22,13 +22,13 @@ def _float(value: Like) -> Value:
 
 @torchs("fmax", numpy=["fmax"])
 def fmax(input: Like, other: Like) -> Value:
-    """``fg.maximum(x, y)``, but NaN only where both are."""
+    """``fg.where((x >= y) | fg.isnan(y), x, y)``: NaN only where both are."""
     return _of_numbers("maximum", input, other)
 
 
 @torchs("fmin", numpy=["fmin"])
 def fmin(input: Like, other: Like) -> Value:
-    """``fg.minimum(x, y)``, but NaN only where both are."""
+    """``fg.where((x <= y) | fg.isnan(y), x, y)``: NaN only where both are."""
     return _of_numbers("minimum", input, other)
 
 
@@ -36,8 +36,9 @@ def _of_numbers(name: str, input: Like, other: Like) -> Value:
     x, y = lift(input), lift(other)
     if not x.dtype.is_float and not y.dtype.is_float:
         return elementwise(name, x, y)
-    x_out, y_out = elementwise("ne", x, x), elementwise("ne", y, y)
-    return _chosen(x_out, y, _chosen(y_out, x, elementwise(name, _chosen(x_out, 0, x), _chosen(y_out, 0, y))))
+    # At a tie all of the gradient goes to the first one, as torch's does, which maximum() shares evenly.
+    is_first = elementwise({"maximum": "ge", "minimum": "le"}[name], x, y)
+    return _chosen(elementwise("logical_or", is_first, elementwise("ne", y, y)), x, y)
 
 
 @torchs("logaddexp2", numpy=["logaddexp2"])
@@ -82,7 +83,8 @@ def sinc(input: Like) -> Value:
 @torchs("special.ndtri")
 def ndtri(input: Like) -> Value:
     """``sqrt(2) * fg.erfinv(2 * x - 1)``."""
-    return elementwise("mul", math.sqrt(2), elementwise("erfinv", elementwise("sub", elementwise("mul", input, 2), 1)))
+    doubled = elementwise("mul", _float(input), 2)  # a byte has no -1
+    return elementwise("mul", math.sqrt(2), elementwise("erfinv", elementwise("sub", doubled, 1)))
 
 
 @torchs("mvlgamma", "special.multigammaln")

@@ -7,6 +7,7 @@ wrong answer of a kernel's text is told from a wrong kernel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -122,7 +123,8 @@ class _Launches(Evaluation):
         value, count = self.over(reduce.expr, axes), self.sizes[into]
         dims = [self.axes.index(axis) for axis in axes]
         kept = [d for d in range(len(self.axes)) if d not in dims]
-        terms = value.permute(*dims, *kept).reshape(-1, *(value.shape[d] for d in kept))
+        terms = value.permute(*dims, *kept)
+        terms = terms.reshape(math.prod(terms.shape[: len(dims)]), *terms.shape[len(dims) :])
         parts = self.torch.stack([terms[part::count].sum(0, dtype=terms.dtype) for part in range(count)])
         parts = parts.reshape(count, *(1 if d in dims else value.shape[d] for d in range(len(self.axes))))
         return parts.transpose(0, 1 + self.axes.index(into)).squeeze(0)

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import fusegen as fg
 from tests.support.oracles import check_same, draw
-from tools.program_writer import Program, as_tuple
+from tools.program_checks import Stages
+from tools.program_writer import Argument, Program, as_tuple
 from tools.programs import programs
 
 pytestmark = pytest.mark.emulator
@@ -54,6 +55,12 @@ def test_programs(block: int) -> None:
         suppress_health_check=list(HealthCheck),
     )(run)  # fmt: skip
     seed(block)(run)()
+
+
+def test_every_stage_adds_up_nothing() -> None:
+    """Of a tensor without elements no stage can tell a dimension from the number of elements."""
+    arguments = (Argument("a", "f", (0, 1, 3)), Argument("b", "f", (0, 4, 3)))
+    assert list(Stages(Program("    return a * b", arguments, 1)).run()) == []
 
 
 def test_a_sum_of_nothing_beside_another_result() -> None:

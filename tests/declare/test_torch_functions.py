@@ -618,3 +618,56 @@ def test_einsum_multiplies_matrices_where_it_can(equation: str) -> None:
     cotangent = torch.randn_like(expected)
     mine, theirs = (torch.autograd.grad(result, given, cotangent) for result in (out, expected))
     torch.testing.assert_close(mine, theirs)
+
+
+SUMMED = {
+    "ij->i": 1, "ij->": 1, "ij,jk->": 2, "ij,jk->ik": 2, "ij,ij->i": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("equation", SUMMED)
+def test_einsum_of_integers_has_the_dtype_of_its_sums(equation: str) -> None:
+    """torch adds up what one tensor alone has in int64; NumPy's sums stay in the dtype."""
+    sizes = {"i": 3, "j": 4, "k": 5}
+    inputs = equation.split("->")[0].split(",")
+    given = [torch.full([sizes[c] for c in own], 200, dtype=torch.uint8) for own in inputs]
+    found = fg.op(lambda *xs: torch.einsum(equation, *xs), name="torchs")(*given)
+    torch.testing.assert_close(found, torch.einsum(equation, *given))
+    arrays = [tensor.numpy() for tensor in given]
+    by_numpy = fg.op(lambda *xs: np.einsum(equation, *xs), name="numpys")(*arrays)
+    np.testing.assert_array_equal(by_numpy, np.einsum(equation, *arrays))
+    assert by_numpy.dtype == np.uint8
+
+
+# -- edges that torch's samples do not have ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", [torch.fmax, torch.fmin])
+def test_a_tie_of_numbers_gives_all_of_its_gradient_to_the_first(function: Any) -> None:
+    nan = math.nan
+    x = torch.tensor([1.0, 2.0, nan, 3.0, nan, 2.0], dtype=torch.float64, requires_grad=True)
+    y = torch.tensor([1.0, 3.0, 1.0, nan, nan, 2.0], dtype=torch.float64, requires_grad=True)
+    cotangent = torch.arange(1.0, 7.0, dtype=torch.float64)
+    ours, theirs = fg.op(lambda x, y: function(x, y), name="torchs")(x, y), function(x, y)
+    torch.testing.assert_close(ours, theirs, equal_nan=True)
+    mine, wanted = (torch.autograd.grad(result, [x, y], cotangent) for result in (ours, theirs))
+    torch.testing.assert_close(mine, wanted)
+
+
+def test_bytes_are_floats_before_they_are_computed_with() -> None:
+    x = torch.tensor([0, 1], dtype=torch.uint8)
+    found = fg.op(lambda x: torch.special.ndtri(x), name="torchs")(x)
+    torch.testing.assert_close(found, torch.special.ndtri(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_weights_of_a_covariance_decide_its_dtype(dtype: torch.dtype) -> None:
+    x, weights = torch.randn(2, 5).to(dtype), torch.rand(5)
+    found = fg.op(lambda x, w: torch.cov(x, aweights=w), name="torchs")(x, weights)
+    torch.testing.assert_close(found, torch.cov(x, aweights=weights))
+
+
+def test_no_differences_put_nothing_beside() -> None:
+    x = torch.randn(3, 4)
+    found = fg.op(lambda x, y: torch.diff(x, 0, 0, y, append=y), name="torchs")(x, torch.randn(3, 4))
+    assert torch.equal(found, x)

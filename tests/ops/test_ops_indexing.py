@@ -136,6 +136,24 @@ def test_derivatives(name: str) -> None:
     assert torch.autograd.gradgradcheck(ours, given)
 
 
+@pytest.mark.parametrize("widths", [(-1, 1), (2, -2), (-1, 3), (-2, -1), (-1, 1, -2, 1)])
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_negative_widths_beside_positive_ones(mode: str, widths: tuple[int, ...]) -> None:
+    """Of what is cut off, nothing comes again where the rest goes on anew."""
+    x = draw(1, 2, 4, 4).requires_grad_()
+    x = x if len(widths) > 2 else x[0].detach().requires_grad_()
+    ours, theirs = ops.pad(x, widths, mode), F.pad(x, widths, mode)
+    torch.testing.assert_close(ours, theirs)
+    cotangent = torch.randn_like(theirs)
+    mine, wanted = (torch.autograd.grad(result, x, cotangent) for result in (ours, theirs))
+    torch.testing.assert_close(mine, wanted)
+
+
+def test_no_more_goes_on_anew_than_is_left() -> None:
+    with pytest.raises(fg.ShapeError, match="2 at most"):
+        ops.pad(draw(1, 2, 5), (3, -3), "circular")
+
+
 # -- slices of any kind ------------------------------------------------------------------------------------------------
 
 SLICES: dict[str, Callable[..., Any]] = {
