@@ -34,7 +34,7 @@ def arange(start: int, end: int | None = None, step: int = 1, *, dtype: Any = No
             expected="a step that leads from the start to the end (as torch)", fix="choose another one",
         )  # fmt: skip
     count = -(-(last - first) // by)
-    axis = _axis(count, "arange")
+    axis = axis_of(count, "arange")
     place = const(0, dtypes.int64) if axis is None else Index(current().name_of(axis))
     found = Value(place, dtypes.int64, (axis,))
     if by != 1:
@@ -96,7 +96,7 @@ def one_hot(x: Like, num_classes: int) -> Value:
 
 def _filled(what: str, shape: int | Sequence[int], value: Like, dtype: Any) -> Value:
     sizes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
-    dims = tuple(_axis(whole(size, what), what) for size in sizes)
+    dims = tuple(axis_of(whole(size, what), what) for size in sizes)
     number = lift(value)
     if number.ndim:
         raise DeclarationError(
@@ -107,7 +107,8 @@ def _filled(what: str, shape: int | Sequence[int], value: Like, dtype: Any) -> V
     return Value(filled.expr, filled.dtype, dims)
 
 
-def _axis(size: int, what: str) -> AxisVar | None:
+def axis_of(size: int, what: str) -> AxisVar | None:
+    """An axis of so many elements, which no argument need have."""
     current().reads_sizes = True
     return AxisVar(size, what, fixed=True, made=True) if size != 1 else None
 

@@ -12,20 +12,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fusegen.core import dtypes
-from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
+from fusegen.core.errors import DtypeError, ShapeError
 from fusegen.core.ir import Call, Expr, Index, Ref, Size, call, const, refs, walk
 from fusegen.core.within import Within, linear
 from fusegen.declare.axes import AxisVar, Dims
+from fusegen.declare.meeting import along_another
 from fusegen.declare.reductions import reduce
 from fusegen.declare.value import (
     Like,
     Value,
-    along_another,
     broadcast,
     cast,
     current,
     elementwise,
-    holds_no_data,
     lift,
     one_axis,
     shape_of,
@@ -56,7 +55,7 @@ def take(x: Like, index: Like, axis: int = 0, *, negative: bool = True) -> Value
         first = Value(places.expr, dtypes.int64, (*places.dims, *[None] * len(behind)))
         spread = Value(value.expr, value.dtype, (*before, *[None] * places.ndim, *behind))
         return cast(elementwise("where", elementwise("eq", first, 0), spread, 0), value.dtype)
-    return _picked(value, places.expr, axis_of, dims, "take")
+    return picked(value, places.expr, axis_of, dims, "take")
 
 
 def take_along_axis(x: Like, index: Like, axis: int = -1) -> Value:
@@ -77,7 +76,7 @@ def take_along_axis(x: Like, index: Like, axis: int = -1) -> Value:
     dims = broadcast([others, places], "take_along_axis")
     if axis_of is None:
         return cast(elementwise("where", elementwise("eq", places, 0), others, 0), value.dtype)
-    return _picked(value, places.expr, axis_of, dims, "take_along_axis")
+    return picked(value, places.expr, axis_of, dims, "take_along_axis")
 
 
 def sides(
@@ -105,8 +104,8 @@ def sides(
     dim = value.dims[position]
     varying = [v.expr for v in (places, *(() if source is None else (lift(source),)))]
     met = dim is not None and any(dim.find() in current().axes_of(expr) for expr in varying)
-    if dim is not None and met and holds_no_data(value):  # zeros_like(x) need not be along an axis of x, as these are
-        value = along_another(value, dim.find())
+    if dim is not None and met:  # then it is along an axis of its own: x[x.argsort()], zeros_like(x)
+        value = along_another(value, dim)
         dim = value.dims[position]
     size: Expr = Size(current().name_of(dim)) if dim is not None else const(1, dtypes.int64)
     place, length = cast(places, dtypes.int64), Value(size, dtypes.int64)
@@ -160,18 +159,12 @@ def _apart(value: Value, places: Value, position: int, axis: AxisVar | None) -> 
     tracer.reads_sizes = True
     made = AxisVar(axis.find().size, f"places along {axis.origin}", fixed=True, made=True)
     dims = (*value.dims[:position], made, *value.dims[position + 1 :])
-    return _picked(value, Index(tracer.name_of(made)), axis, dims, "take"), made
+    return picked(value, Index(tracer.name_of(made)), axis, dims, "take"), made
 
 
-def _picked(value: Value, place: Expr, axis: AxisVar, dims: Dims, what: str) -> Value:
+def picked(value: Value, place: Expr, axis: AxisVar, dims: Dims, what: str) -> Value:
     """What a table has at a place along an axis."""
     tracer = current()
-    if axis.find() in tracer.axes_of(place):
-        raise DeclarationError(
-            f"{tracer.where}, {what}", given=f"an index that varies along the dimension that it indexes: {axis.origin}",
-            expected="positions of another tensor, or the same for all of the dimension",
-            fix="pass the index, or the tensor, as one more argument",
-        )  # fmt: skip
     tracer.distinct.append((f"what {what} gives", dims))
     here = call("eq", Index(tracer.name_of(axis)), place, dtype=dtypes.bool_)
     chosen = Call("where", (here, value.expr, const(0, value.expr.dtype)), value.expr.dtype)

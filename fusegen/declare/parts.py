@@ -12,6 +12,7 @@ from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.core.ir import Operand, PackedBlock
 from fusegen.core.subexpressions import safe_name
 from fusegen.declare.axes import AxisVar, NotNested, divided, grouped
+from fusegen.declare.meeting import met_apart
 from fusegen.declare.value import (
     FEW_BLOCKS,
     MOST_BLOCKS,
@@ -349,6 +350,7 @@ def concat(parts: Sequence[Like], axis: int = -1) -> Value:
         block = gcd(*sizes)
         blocks = [split(value, size // block, place) for value, size in zip(values, sizes, strict=True)]
         return concat([part for several in blocks for part in several], place)
+    values = list(met_apart(values, "concat"))
     dims = broadcast(values, "concat")
     dtype = result_type(values)
     full = tuple(Value(convert(value.expr, dtype), dtype, dims) for value in values)

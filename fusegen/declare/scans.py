@@ -15,6 +15,7 @@ from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import SCAN, Index, Reduce
 from fusegen.core.scans import AFFINE, LOGADDEXP, How, Scanned
 from fusegen.declare.axes import leaves
+from fusegen.declare.meeting import met_apart
 from fusegen.declare.reductions import _float, size
 from fusegen.declare.reductions import index as positions
 from fusegen.declare.value import (
@@ -56,6 +57,7 @@ def scan(what: str, how: How, values: Sequence[Value], axis: Any, dtype: DType) 
         ShapeError: there is no such dimension, or sizes differ.
         DeclarationError: it is in groups.
     """
+    values = met_apart(values, what)
     dims = broadcast(values, what)
     exprs = [convert(value.expr, dtype) for value in values]
     position = one_axis(Value(exprs[-1], dtype, dims), axis, what)

@@ -9,6 +9,7 @@ from typing import Any
 from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.declare import creation, indexing, reductions, scans
 from fusegen.declare.language import expand_dims
+from fusegen.declare.meeting import met_apart
 from fusegen.declare.parts import concat, flatten, pieces, read
 from fusegen.declare.torch_functions import library, movedim, reshape, torchs, transpose
 from fusegen.declare.value import (
@@ -113,6 +114,7 @@ def tensor_split(input: Like, indices_or_sections: int | Sequence[int], dim: int
 def broadcast_tensors(*tensors: Like) -> tuple[Value, ...]:
     """Each with the dimensions of all."""
     values = [lift(value) for value in tensors]
+    values = [*met_apart(values, "broadcast_tensors")]
     dims = broadcast(values, "broadcast_tensors")
     return tuple(Value(value.expr, value.dtype, dims) for value in values)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, ShapeError
-from fusegen.declare import language, products, reductions
+from fusegen.declare import creation, language, products, reductions
 from fusegen.declare.language import expand_dims
 from fusegen.declare.parts import concat, flatten, pieces, split, unflatten
 from fusegen.declare.value import (
@@ -575,7 +575,7 @@ def _reshaped(value: Value, sizes: Sequence[int]) -> Value:
 
 @torchs("Tensor.expand", "broadcast_to", numpy=["broadcast_to"])
 def expand(input: Like, *shape: Any) -> Value:
-    """``x`` along dimensions that other tensors have: ``x[None].expand(y.shape[0], -1)``."""
+    """``x`` along dimensions that other tensors have, ``x[None].expand(y.shape[0], -1)``, or of so many elements."""
     value = lift(input)
     if len(shape) == 1 and not isinstance(shape[0], int):
         shape = tuple(shape[0])
@@ -584,13 +584,13 @@ def expand(input: Like, *shape: Any) -> Value:
         axis = dims[place]
         if size == -1 or size == (axis.find().size if axis else 1):
             continue
-        if axis is not None or not isinstance(size, SizeOf) or size.axis is None:
+        if axis is not None or size < 0:
             raise ShapeError(
                 f"{current().where}, expand", given=f"{shape_of(value)} to {[*map(int, shape)]}",
-                expected="-1, its own size, or a size of another tensor, for a dimension of size 1",
-                fix="leave it out: operands broadcast, and a result takes the shape of what it is made of",
+                expected="-1 or its own size, of a dimension of size 1 any", fix="repeat elements: x.repeat(...)",
             )  # fmt: skip
-        dims[place] = size.axis
+        known = size.axis if isinstance(size, SizeOf) else None
+        dims[place] = creation.axis_of(size, "expand") if known is None else known
     return Value(value.expr, value.dtype, tuple(dims), value.weak)
 
 

@@ -27,7 +27,6 @@ from fusegen.core.ir import (
     Reduce,
     Ref,
     Size,
-    Substitution,
     computed_of,
     const,
     walk,
@@ -550,54 +549,11 @@ def broadcast(values: Sequence[Value], what: str, shapes: str = "") -> Dims:
                 dims[position] = theirs
             elif not are_same(mine, theirs):
                 shapes = shapes or " and ".join(shape_of(value) for value in values if value.dims)
-                _unify(mine, theirs, what, shapes)
+                check_sizes(mine, theirs, what, shapes)
+                unify(mine, theirs, what, values)
                 tracer = current()
                 check_distinct(f"{tracer.where}, {what}", tracer.tensors(), meeting=shapes)
     return tuple(dim.find() if dim else None for dim in dims)
-
-
-def _met_apart(values: Sequence[Value]) -> Sequence[Value]:
-    """The values, positions with axes of their own where they meet themselves: ``i[None] > i[:, None]`` of one arange.
-
-    Positions hold no data, so that each use of them may be along another axis.
-    """
-    rank, at = max(len(value.dims) for value in values), dict[AxisVar, int]()
-    if not any(
-        dim and at.setdefault(dim.find(), position) != position
-        for value in values for position, dim in enumerate(value.dims, start=rank - len(value.dims))
-    ):  # fmt: skip
-        return values
-    at.clear()
-    found = list(values)
-    for number in sorted(range(len(values)), key=lambda number: holds_no_data(values[number])):  # data stays
-        for position in range(rank - len(found[number].dims), rank):
-            dim = found[number].dims[position - rank]
-            if dim and at.setdefault(dim.find(), position) != position and holds_no_data(found[number]):
-                found[number] = along_another(found[number], dim.find())
-                made = found[number].dims[position - rank]
-                assert made is not None
-                at[made] = position
-    return found
-
-
-def holds_no_data(value: Value) -> bool:
-    """Whether it is made of positions, and numbers that are the same everywhere."""
-    tracer = current()
-    return bool(value.dims) and not any(
-        (isinstance(node, Ref) and tracer.axes_of(node)) or isinstance(node, (Part, Joined))
-        for node in walk([value.expr])
-    )
-
-
-def along_another(value: Value, axis: AxisVar) -> Value:
-    """What holds no data along a new axis in the place of ``axis``."""
-    tracer = current()
-    tracer.reads_sizes = True
-    made = AxisVar(axis.size, axis.origin, fixed=True, made=True)  # which no argument need have
-    place = Index(tracer.name_of(made))
-    nodes = [n for n in walk([value.expr]) if isinstance(n, Index) and tracer.sizes[n.axis].find() is axis]
-    dims = tuple(made if dim and dim.find() is axis else dim for dim in value.dims)
-    return Value(Substitution(dict.fromkeys(nodes, place)).of(value.expr), value.dtype, dims, value.weak)
 
 
 def check_sizes(a: AxisVar, b: AxisVar, what: str, shapes: str) -> None:
@@ -615,11 +571,16 @@ def check_sizes(a: AxisVar, b: AxisVar, what: str, shapes: str) -> None:
         )
 
 
-def _unify(a: AxisVar, b: AxisVar, what: str, shapes: str) -> None:
-    check_sizes(a, b, what, shapes)
+def unify(a: AxisVar, b: AxisVar, what: str, values: Sequence[Value]) -> None:
+    """Make one axis of two of the same size, along which values meet.
+
+    Raises:
+        DeclarationError: their groups cannot be made the same.
+    """
     try:
         unite(a, b)
     except NotNested:
+        shapes = " and ".join(shape_of(value) for value in values if value.dims)
         raise not_nested(f"{what} of {shapes}", (a, b)) from None
 
 
@@ -636,8 +597,8 @@ def not_nested(what: str, axes: Sequence[AxisVar]) -> DeclarationError:
 def check_distinct(where: str, tensors: Iterable[tuple[str, Dims]], meeting: str = "") -> None:
     """Every dimension of a tensor, of what a reduction or a product reads, and of a result, is an axis of its own.
 
-    Broadcasting makes axes one; where that leaves a tensor with one axis twice (``x + x.mT``, or a vector's outer
-    product with itself), each element would meet only its mirror image.
+    Broadcasting makes axes one; where that leaves a tensor with one axis twice, each element would meet only its mirror
+    image. What meets itself there is read apart (declare/meeting), unless products' results may have other axes still.
 
     Args:
         meeting: tensors that are just being broadcast against each other.
@@ -653,9 +614,8 @@ def check_distinct(where: str, tensors: Iterable[tuple[str, Dims]], meeting: str
             raise DeclarationError(
                 where, given=f"{one} are one axis: a tensor meets itself along another dimension",
                 expected="dimensions that are independent of each other",
-                fix="let them meet in a product (x @ x.mT is one, and x[:, None] @ x[None] of a vector), reduce each "
-                "of them first, or pass what they share (the tensor itself, or one that broadcasts against both) "
-                "twice, as two arguments of the op",
+                fix="pass what they share (the tensor itself, or one that broadcasts against both) twice, as two "
+                "arguments of the op",
             )  # fmt: skip
 
 
@@ -673,7 +633,9 @@ def elementwise(name: str, *args: Like, detail: Detail = None) -> Value:
             expected=f"{row.arity}",
             fix="see `fusegen list --functions`",
         )
-    values = _met_apart([lift(arg) for arg in args])
+    from fusegen.declare.meeting import met_apart  # which reads, and this is what reads are made of
+
+    values = met_apart([lift(arg) for arg in args], name)
     dims = broadcast(values, name)
     head = values[:1] if row.kind is Kind.SELECT else []
     typed = values[len(head) :]

@@ -25,6 +25,7 @@ from fusegen.core.ir import (
     Call,
     Expr,
     Factor,
+    Index,
     Op,
     Operand,
     Output,
@@ -35,6 +36,7 @@ from fusegen.core.ir import (
     Substitution,
     asked_axes,
     const,
+    is_call,
     names_read,
     rebuild,
     refs,
@@ -202,6 +204,13 @@ class _Reverse:
         over &= varying
         if not over:
             return expr
+        # What is read at places has one term in each sum, which kernels see in a sum of nothing else (core/one_term).
+        apart = selects_apart(expr, self.tidy)
+        parts = [part for key, part in apart.items() if key is not None and _is_of_places(key[0], over)]
+        rest = [part for part in apart.values() if part not in parts]
+        parts += [reduce_by(add, rest)] if rest else []
+        if len(parts) > 1:
+            return reduce_by(add, [self._sum(part, over, name) for part in parts])
         return self.reduced("sum", expr, tuple(sorted(over)), name)
 
     def reduced(self, kind: str, expr: Expr, over: tuple[str, ...], name: str) -> Ref:
@@ -297,6 +306,12 @@ class _Reverse:
         for axis in over:
             total = Size(axis) if total is None else total * Size(axis)
         return converted(const(1, dtype) if total is None else total, dtype)
+
+
+def _is_of_places(condition: Expr, over: frozenset[str]) -> bool:
+    """Whether it compares a place with the position along one of these axes."""
+    sides = condition.children if is_call(condition, "eq") else ()
+    return any(isinstance(node, Index) and node.axis in over for node in walk(sides))
 
 
 def _through(definition: _Definition, adjoint: Expr, state: _Reverse) -> Expr:

@@ -96,13 +96,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
     "infinity as an integer": (lambda: run(lambda x: x > fg.cast(math.inf, fg.int32)), "inf", "float"),
     "a value of another trace": (lambda: (run(keep), run(use)), "another trace", "argument"),
     "a declaration that calls itself": (lambda: ENDLESS(X), "without end", "constant"),
-    "a vector's outer product with itself": (
-        lambda: run(lambda x: fg.expand_dims(x, 1) * x, X[0]), "a result, of which two dimensions", "twice",
-    ),
-    "distances among rows": (
-        lambda: run(lambda x: fg.sum((fg.expand_dims(x, 1) - fg.expand_dims(x, 0)) ** 2, (1, -1))),
-        "what sum reduces, of which two dimensions", "twice",
-    ),
     "a name that is a number": (lambda: run(lambda x: x, name=5), "the name 5", "another"),  # type: ignore[arg-type]
     "a class": (lambda: fg.op(dict), "no signature", "above a def"),
     "a masked array": (lambda: run(lambda x: x * 2, np.ma.array([1.0, 2.0], mask=[0, 1])), "a masked array", "filled"),

@@ -523,7 +523,7 @@ def test_other_threads_have_torchs_own_meanwhile() -> None:
         (lambda x: x.view(-1), "flatten the argument"),
         (lambda x: x.view(8, 2), "of any size, in front of another one"),
         (lambda x: x.reshape(3, -1), "16 elements"),
-        (lambda x: x[None].expand(3, -1, -1), "a size of another tensor"),
+        (lambda x: x.expand(3, 8, -1), "of a dimension of size 1 any"),
         (lambda x: x.to("cuda"), "for every device"),
         (lambda x: x if x.device.type == "cuda" else -x, "ask the argument, outside the op"),
         (lambda x: x if x.device == torch.device("cpu") else -x, "a comparison of a symbolic tensor's device"),
