@@ -12,7 +12,7 @@ read such an element where they need it (fuse/gather), and a scatter is a step o
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Iterator
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
@@ -34,44 +34,57 @@ COMBINING = ("sum", "prod", "max", "min")
 def _chosen(reduce: Reduce, along: Axes) -> list[tuple[str, Expr, Expr]]:
     """Of a reduction of what stands at one place along an axis: the axis, the place, and what is reduced. Where the
     place is told by another axis' position, it is the other way round as well."""
-    found = _compared(reduce.expr, reduce.kind)
-    if found is None:
-        return []
-    a, b, value = found
-    pairs = [solved for here, place in ((a, b), (b, a)) for solved in _solved(here, place, along)]
-    return [(axis, place, value) for axis, place in pairs]
+    return [
+        (axis, place, value)
+        for a, b, value in _compared(reduce.expr, reduce.kind)
+        for here, there in ((a, b), (b, a))
+        for axis, place in _solved(here, there, along, value)
+    ]
 
 
-def _compared(expr: Expr, kind: str) -> tuple[Expr, Expr, Expr] | None:
-    """Two places that are compared, and what is combined where they are one, perhaps under a further condition."""
+def _compared(expr: Expr, kind: str) -> Iterator[tuple[Expr, Expr, Expr]]:
+    """Each two places that are compared, and what is combined where they are one, perhaps under further conditions."""
+    if kind not in COMBINING:
+        return
     match expr:
-        case Call("where", (condition, value, Const(elsewhere) as other)) if kind in COMBINING and elsewhere == start(
-            kind, value.dtype
-        ):
+        case Call("where", (condition, value, Const(elsewhere) as other)) if elsewhere == start(kind, value.dtype):
             match condition:
                 case Call("eq", (a, b)) if a.dtype is dtypes.int64:
-                    return a, b, value
-            inner = _compared(value, kind)
-            if inner is not None:
-                a, b, value = inner
-                return a, b, call("where", condition, value, other, dtype=value.dtype)
-        case Call("where", (condition, Const(elsewhere) as other, inside)) if kind in COMBINING and elsewhere == start(
-            kind, inside.dtype
-        ):
-            inner = _compared(inside, kind)
-            if inner is not None:
-                a, b, value = inner
-                return a, b, call("where", condition, other, value, dtype=value.dtype)
-    return None
+                    yield a, b, value
+            for a, b, inner in _compared(value, kind):
+                yield a, b, call("where", condition, inner, other, dtype=value.dtype)
+        case Call("where", (condition, Const(elsewhere) as other, inside)) if elsewhere == start(kind, inside.dtype):
+            for a, b, inner in _compared(inside, kind):
+                yield a, b, call("where", condition, other, inner, dtype=inside.dtype)
+
+
+def _divided(value: Expr) -> dict[tuple[str, Expr, Expr], Expr]:
+    """What quotients and remainders of positions are where a value is read, as the selects around it say."""
+    found: dict[tuple[str, Expr, Expr], Expr] = {}
+    while True:
+        match value:
+            case Call("where", (condition, inner, Const())):
+                match condition:
+                    case Call("eq", (Call("floor_divide" | "remainder" as how, (of, by)), known)):
+                        found[how, of, by] = known
+                    case Call("eq", (known, Call("floor_divide" | "remainder" as how, (of, by)))):
+                        found[how, of, by] = known
+                value = inner
+            case Call("where", (_, Const(), inner)):
+                value = inner
+            case _:
+                return found
 
 
 # No place: far below all of them, so that what is added to it later, or it is multiplied by, is none either.
 NOWHERE = -(2**40)
 
 
-def _solved(here: Expr, place: Expr, along: Axes) -> list[tuple[str, Expr]]:
+def _solved(here: Expr, place: Expr, along: Axes, value: Expr) -> list[tuple[str, Expr]]:
     """At which axis' position ``here`` is ``place``: ``here`` is a position, or a multiple of one and a number more, as
-    of slices, padding, and what is turned around."""
+    of slices, padding, and what is turned around; or a quotient or a remainder of a position, where conditions around
+    the ``value`` that is read tell the other one, as of dimensions that are seen as one."""
+    known = _divided(value) if isinstance(here, Call) else {}
     while isinstance(here, Call):
         match here:
             case Call("add", (inner, Const() as by)) | Call("add", (Const() as by, inner)):
@@ -92,6 +105,10 @@ def _solved(here: Expr, place: Expr, along: Axes) -> list[tuple[str, Expr]]:
                 is_there = call("eq", rest, const(0, place.dtype), dtype=dtypes.bool_)
                 quotient = call("floor_divide", place, step, dtype=place.dtype)
                 place = call("where", is_there, quotient, const(NOWHERE, place.dtype), dtype=place.dtype)
+            case Call("floor_divide", (inner, Const(by) as step)) if by > 0 and ("remainder", inner, step) in known:
+                place = place * step + known["remainder", inner, step]
+            case Call("remainder", (inner, Const(by) as step)) if by > 0 and ("floor_divide", inner, step) in known:
+                place = known["floor_divide", inner, step] * step + place
             case _:
                 return []
         here = inner

@@ -21,12 +21,14 @@ class AxisVar:
         parts: what an axis in groups is made of; None stands for what is of size one.
         fixed: the size is the same in every call of the trace.
         made: the declaration made it, of so many elements: it may be that no argument has it.
+        is_group: it is the groups of an axis, or what is in a group.
     """
 
     def __init__(
         self, size: int, origin: str, parts: Entries = (), *, fixed: bool = False, made: bool = False
     ) -> None:  # fmt: skip
         self.size, self.origin, self.parts, self.fixed, self.made = size, origin, parts, fixed, made
+        self.is_group = False
         self.parent = self
 
     def find(self) -> AxisVar:
@@ -96,6 +98,8 @@ def _cut(axis: AxisVar, count: int) -> None:
         of = f"of {root.origin}"
         inner = AxisVar(rest, f"a group {of}", fixed=root.fixed, made=root.made) if rest != 1 else None
         root.parts = AxisVar(count, f"{count} groups {of}", fixed=True, made=root.made), inner
+        for part in filter(None, root.parts):
+            part.is_group = True
         return
     for part in filter(None, root.parts):
         if before == count:
@@ -126,6 +130,7 @@ def unite(a: AxisVar, b: AxisVar) -> None:
     second.parent = first
     first.fixed |= second.fixed
     first.made |= second.made
+    first.is_group |= second.is_group
 
 
 def mirror(a: AxisVar, b: AxisVar) -> bool:

@@ -24,6 +24,7 @@ from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import (
     DOT,
     SCAN,
+    Call,
     Const,
     Expr,
     Factor,
@@ -379,6 +380,8 @@ class _Elimination:
     def _reduce(self, reduce: Reduce) -> Expr | Blocks:
         if reduce.kind == SCAN and scans.axis_of(reduce) == self.axis:
             return self._scan(reduce)
+        if (read := self._read(reduce)) is not None:
+            return read
         found, over = self.of(reduce.expr), set(reduce.over)
         if self.axis not in over:
             if not isinstance(found, tuple):
@@ -401,6 +404,30 @@ class _Elimination:
             return reduce_by(Expr.__mul__, each)
         assert reduce.kind == "sum", reduce.kind
         return self._made(reduce, "sum", _total(blocks), over)
+
+    def _read(self, reduce: Reduce) -> Expr | None:
+        """What is read at one place along the axis: each block at its place, of which one is taken (core/one_term)."""
+        match reduce.expr:
+            case Call("where", (Call("eq", (Index() as here, place)), value, Const(0))) if (
+                reduce.kind == "sum" and here.axis == self.axis and reduce.over == (self.axis,)
+            ):
+                pass
+            case _:
+                return None
+        if self.axis in self.axes[place]:
+            return None
+        found, at, zero = self.of(value), self._single(self.of(place)), const(0, value.dtype)
+        result: Expr = zero
+        for i, block in enumerate(found if isinstance(found, tuple) else (found,) * self.count):
+            number = const(i, dtypes.int64)
+            if self.part is None:
+                result = apply("where", apply("eq", at, number), block, result)
+                continue
+            first = Size(self.part) * number
+            is_here = apply("eq", Index(self.part), at - first if i else at)
+            own = self._made(reduce, "sum", apply("where", is_here, block, zero), {self.part}, str(i))
+            result = apply("where", apply("ge", at, first), own, result) if i else own
+        return result
 
     def _scan(self, reduce: Reduce) -> Blocks:
         """A block's results are its own, combined with what all blocks before it come to."""

@@ -9,9 +9,9 @@ from typing import Any
 from fusegen.core import dtypes
 from fusegen.core.blocks import Joined, Part
 from fusegen.core.errors import DeclarationError, ShapeError
-from fusegen.core.ir import Operand, PackedBlock
+from fusegen.core.ir import Expr, Index, Operand, PackedBlock, call, const
 from fusegen.core.subexpressions import safe_name
-from fusegen.declare.axes import AxisVar, NotNested, divided, grouped
+from fusegen.declare.axes import AxisVar, Dims, NotNested, divided, grouped, leaves
 from fusegen.declare.meeting import met_apart
 from fusegen.declare.value import (
     FEW_BLOCKS,
@@ -19,6 +19,7 @@ from fusegen.declare.value import (
     Like,
     Value,
     broadcast,
+    cast,
     convert,
     current,
     elementwise,
@@ -337,8 +338,8 @@ def concat(parts: Sequence[Like], axis: int = -1) -> Value:
     place = dim - widest.ndim
     along = [value.dims[place] for value in values if value.ndim >= -place]
     sizes = [var.find().size if var else 1 for var in along]
-    if len(set(sizes)) > 1:
-        if len(along) < len(values):
+    if len(set(sizes)) > 1 or not current().most_blocks:
+        if len(along) < len(values) and len(set(sizes)) > 1:
             raise ShapeError(
                 f"{current().where}, concat",
                 given=f"{' and '.join(map(shape_of, values))}, which differ along axis {axis}",
@@ -365,10 +366,20 @@ def _side_by_side(values: Sequence[Value], sizes: Sequence[int], place: int) -> 
     dtype, at = result_type(values), arange(sum(sizes))
     along = Value(at.expr, at.dtype, (*at.dims, *[None] * (-1 - place)))
     found, start = None, 0
+    if len(sizes) < len(values):  # a number is a whole part, of the one size there is
+        sizes = [sizes[0]] * len(values)
+        at = arange(sum(sizes))
+        along = Value(at.expr, at.dtype, (*at.dims, *[None] * (-1 - place)))
     for value, size in zip(values, sizes, strict=True):
-        part = take(value, elementwise("sub", at, start) if start else at, place, negative=False)
+        has_part = value.ndim >= -place
+        part = take(value, elementwise("sub", at, start) if start else at, place, negative=False) if has_part else value
         part = Value(convert(part.expr, dtype), dtype, part.dims)
-        found = part if found is None else elementwise("where", elementwise("ge", along, start), part, found)
+        if size == 1:  # which tells where an element of all of them is
+            found = elementwise(
+                "where", elementwise("eq", along, start), part, cast(0, dtype) if found is None else found
+            )
+        else:
+            found = part if found is None else elementwise("where", elementwise("ge", along, start), part, found)
         start += size
     assert found is not None
     return found
@@ -422,11 +433,11 @@ def _counts(sizes: Sequence[int]) -> list[int]:
 def flatten(x: Like, first: int = 0, last: int = -1) -> Value:
     """``x`` with the dimensions from ``first`` to ``last`` as one. Source: torch.flatten.
 
-    All but the last must be numbers of groups (``unflatten``), or of size one: sizes that are the same in every call.
+    Dimensions that the declaration has made itself, or of which it takes blocks, are read at their places as one; all
+    others are groups of one (``unflatten``). Unless they were before, the declaration is traced for each shape.
 
     Raises:
         ShapeError: there are no such dimensions.
-        DeclarationError: they are of any size.
     """
     value, where = lift(x), f"{current().where}, flatten"
     start, end = (one_axis(value, axis, "flatten") for axis in (first, last))
@@ -436,12 +447,43 @@ def flatten(x: Like, first: int = 0, last: int = -1) -> Value:
             fix="count dimensions from 0, or from -1 at the end",
         )  # fmt: skip
     dims = value.dims[start : end + 1]
-    free = [p for p, dim in enumerate(dims[:-1], start=start) if dim and not dim.find().fixed]
-    if free and any(dims[free[0] - start + 1 :]):
-        raise DeclarationError(
-            where, given=f"dimension {free[0]} of {shape_of(value)}, of any size, in front of another one",
-            expected="dimensions that fg.unflatten made, the number of groups in front of a group",
-            fix="flatten the argument, or the result, outside the op: that is a view of its memory",
-        )  # fmt: skip
+    found = [dim for dim in dims if dim]
+    if len(found) > 1 and any(map(_is_no_group, found)):
+        return _read_as_one(value, start, end)
+    for dim in found[:-1]:
+        if not dim.find().fixed:
+            current().reads_sizes = True
+            for axis in leaves([dim]):
+                axis.fixed = True
     dims = (*value.dims[:start], grouped(dims), *value.dims[end + 1 :])
     return Value(value.expr, value.dtype, dims, value.weak)
+
+
+def _is_no_group(dim: AxisVar) -> bool:
+    """Whether it is no part of an argument's dimension, or is in blocks: none of these lie in groups."""
+    divided = {whole.find() for whole, _, _ in current().divisions}
+    return any((axis.made and not axis.is_group) or axis in divided for axis in leaves([dim]))
+
+
+def _read_as_one(value: Value, start: int, end: int) -> Value:
+    """Dimensions as one of its own, each of whose elements is read at its place."""
+    from fusegen.declare.creation import axis_of  # which need sums, and they these
+    from fusegen.declare.indexing import picked
+
+    tracer = current()
+    inner = leaves(value.dims[start : end + 1])
+    whole = axis_of(prod(axis.size for axis in inner), "flatten")
+    assert whole is not None
+    rest: Expr = Index(tracer.name_of(whole))
+    places = list[Expr]()
+    for axis in reversed(inner):  # quotients of quotients, so that all remainders tell where an element is
+        size = const(max(axis.size, 1), dtypes.int64)
+        is_first = len(places) + 1 == len(inner)
+        places.insert(0, rest if is_first else call("remainder", rest, size, dtype=dtypes.int64))
+        rest = call("floor_divide", rest, size, dtype=dtypes.int64)
+    for at, (axis, place) in enumerate(zip(inner, places, strict=True)):  # what is stacked last, each part by itself
+        dims: Dims = (*value.dims[:start], whole, *inner[at + 1 :], *value.dims[end + 1 :])
+        if axis.find() in tracer.axes_of(value.expr):
+            made = picked(value, place, axis, dims, "flatten")
+            value = Value(made.expr, made.dtype, value.dims)
+    return Value(value.expr, value.dtype, (*value.dims[:start], whole, *value.dims[end + 1 :]), value.weak)

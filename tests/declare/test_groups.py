@@ -198,7 +198,6 @@ REFUSED: dict[str, tuple[Function, tuple[int, ...], str]] = {
     "no such dimension": (unflattened(2, -1, axis=2), (3, 6), "axis 2"),
     "no rest": (unflattened(2, 3), (3, 6), "fix:      write fg.unflatten(x, axis, (groups, -1))"),
     "the rest in front": (unflattened(-1, 2), (3, 6), "numbers of groups, and -1 for what is left"),
-    "of any size": (declared(lambda x: fg.flatten(x * 2)), (3, 6), "dimension 0 of [3, 6] (of x[3, 6]), of any size"),
     "groups that are none of each other": (
         declared(lambda x: fg.ops.group_norm(x, 2) + fg.ops.group_norm(x, 3)), (2, 6, 5), "an axis of size 6 as 2 x 3",
     ),
