@@ -23,6 +23,35 @@ template <typename T> struct ScanMinimum : Minimum<T> {
   FG_DEVICE void append(const ScanMinimum& next) { this->merge(next); }
 };
 
+// The extremum of all so far, and where the last of those stands that equal it. A NaN is beyond all, and so is one after it.
+// Nothing stands at -1: there every element is the extremum, also one that equals what it starts from.
+template <typename T, typename I, bool Most> struct ScanPlace {
+  T value = Most ? lowest<T>() : highest<T>();
+  I place = I(-1);
+  FG_DEVICE void add(T x, I here) {
+    const bool wins = isnan(x) | (Most ? x >= value : x <= value);
+    value = wins ? x : value;
+    place = wins ? here : place;
+  }
+  FG_DEVICE void append(const ScanPlace& next) {
+    const bool wins = (next.place >= 0) & (isnan(next.value) | (Most ? next.value >= value : next.value <= value));
+    value = wins ? next.value : value;
+    place = wins ? next.place : place;
+  }
+  FG_DEVICE I result() const { return place; }
+};
+
+// The last element alone, and zero before there is one.
+template <typename T> struct ScanLast {
+  T value = 0, any = 0;  // one where there is one
+  FG_DEVICE void add(T x) { value = x, any = 1; }
+  FG_DEVICE void append(const ScanLast& next) {
+    value = next.any != 0 ? next.value : value;
+    any = next.any != 0 ? next.any : any;
+  }
+  FG_DEVICE T result() const { return value; }
+};
+
 FG_DEVICE float exponential(float x) { return expf(x); }
 FG_DEVICE double exponential(double x) { return exp(x); }
 FG_DEVICE float logarithm(float x) { return logf(x); }

@@ -13,7 +13,7 @@ python3 -c 'import fusegen' 2>/dev/null || python3 -m pip install -q --no-build-
 # All our kernels, by the kind of op in their names, and none of torch's: a kernel that any of these matches is checked.
 ours="--kernel-name kernel_substring=ward_ --kernel-name kernel_substring=tangent"
 ours+=" --kernel-name kernel_substring=value_and_gradient"
-for scan in sum prod max min logaddexp affine segments; do ours+=" --kernel-name kernel_substring=scan_$scan"; done
+for scan in sum prod max min logaddexp affine segments last argmax argmin; do ours+=" --kernel-name kernel_substring=scan_$scan"; done
 summary=""
 failed=0
 

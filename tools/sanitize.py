@@ -196,13 +196,25 @@ def largest(x: Any) -> Any:
     return torch.cummax(x, -1)[0], torch.logcumsumexp(x, 0)
 
 
+def smallest(x: Any) -> Any:
+    """The smallest so far, and where it stands."""
+    (rows, in_rows), (columns, in_columns) = torch.cummin(x, -1), torch.cummin(x, 0)
+    return rows + in_rows.to(x.dtype), columns + in_columns.to(x.dtype)
+
+
+def around(x: Any, y: Any) -> Any:
+    """Elements in front of scans and behind them, and elements next to one another in their gradients."""
+    return torch.cumsum(x * y, -1) * y + x, torch.cumprod(1 + x / 8, 0) * y, torch.logcumsumexp(x, -1) - x
+
+
 def check_scans(dtype: torch.dtype) -> int:
     """Rows of lanes, of a block and of parts, and columns."""
     for shape in SCANS:
-        x = _tensor(shape, dtype, "dense") / 8
-        check(fg.op(running), running, x)
-        check(fg.op(largest), largest, x)
-    return 2 * len(SCANS)
+        x, y = (_tensor(shape, dtype, "dense") / 8 for _ in range(2))
+        for function in (running, largest, smallest):
+            check(fg.op(function), function, x)
+        check(fg.op(around), around, x, y)
+    return 4 * len(SCANS)
 
 
 def check_lists(dtype: torch.dtype) -> int:

@@ -4,10 +4,11 @@
     y = scan[](recurrence("affine", a, b, index(d)))    y[i] = a[i] * y[i - 1] + b[i], from zero
 
 What is combined how is part of what a scan takes, as text: "sum", "prod", "max", "min", "logaddexp" (the logarithm of
-a sum of exponentials), "affine" or "segments",
+a sum of exponentials), "argmax", "argmin", "last", "affine" or "segments",
 "reverse" where it begins at the last element, "exclusive" where an element's own is not in its result. A scan of
-segments is a sum that begins anew where its first operand, a condition, does not hold. The position says which axis it
-is, so that whatever renames axes renames this one.
+segments is a sum that begins anew where its first operand, a condition, does not hold. "argmax" has the position at
+which the running maximum stands, the last of several. "last" has the element itself: exclusive, it is the one before,
+and zero at the first. The position says which axis it is, so that whatever renames axes renames this one.
 
 The family is closed: the gradient of each is elementwise arithmetic around others (derive/scans). A scan is a step of
 its own (fuse/products), as a matrix product is.
@@ -36,9 +37,12 @@ from fusegen.core.ir import (
     is_call,
 )
 
-# What combines elements. What does not fold has two operands.
-LOGADDEXP, AFFINE, SEGMENTS = "logaddexp", "affine", "segments"
+# What combines elements. Recurrences have two operands.
+LOGADDEXP, AFFINE, SEGMENTS, LAST = "logaddexp", "affine", "segments", "last"
 FOLDS = ("sum", "prod", "max", "min", LOGADDEXP)
+RECURRENCES = (AFFINE, SEGMENTS)
+# Where an extremum stands, as an int64; and the extremum itself, which such a scan has on its way.
+PLACES = {"argmax": "max", "argmin": "min"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class How:
     """What a scan does with elements, whatever they are.
 
     Attributes:
-        combine: one of FOLDS, AFFINE or SEGMENTS.
+        combine: one of FOLDS, RECURRENCES or PLACES, or LAST.
         reverse: it begins at the last element.
         exclusive: an element's result is what stands before it.
     """
@@ -75,7 +79,11 @@ class How:
     @property
     def operands(self) -> int:
         """How many values it combines."""
-        return 1 if self.combine in FOLDS else 2
+        return 2 if self.combine in RECURRENCES else 1
+
+    def dtype(self, value: DType) -> DType:
+        """The dtype of its results, of that of the last value that it combines."""
+        return dtypes.int64 if self.combine in PLACES else value
 
     def neutral(self, dtype: DType) -> Const:
         """What stands before the first element."""
@@ -89,6 +97,8 @@ def neutral(combine: str, dtype: DType) -> Number:
     """What a combination starts from."""
     if combine == "prod":
         return 1
+    if combine in PLACES:
+        return -1
     if combine == LOGADDEXP:
         return float("-inf")
     if combine not in ("max", "min"):
@@ -119,7 +129,8 @@ class Scanned:
     def expr(self) -> Call:
         """As a node."""
         function = SCANNED if self.how.operands == 1 else RECURRENCE
-        return call(function, *self.values, self.position, dtype=self.values[-1].dtype, detail=self.how.text)
+        dtype = self.how.dtype(self.values[-1].dtype)
+        return call(function, *self.values, self.position, dtype=dtype, detail=self.how.text)
 
     def of(self, *values: Expr) -> Scanned:
         """The same of other values."""

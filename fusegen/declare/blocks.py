@@ -46,6 +46,7 @@ from fusegen.core.ir import (
     names_read,
     own_size,
     rebuild,
+    substitute,
     walk,
 )
 from fusegen.core.products import factors, product, renamed_axes
@@ -197,12 +198,15 @@ def _in_order(axes: Iterable[str], names: Mapping[str, str]) -> list[str]:
     return sorted(axes, key=lambda axis: axis_order(names.get(axis, axis)))
 
 
+def _wins(combine: str, before: Expr, own: Expr) -> Expr:
+    """Whether the second of two is the extremum: it is where they tie."""
+    wins = apply("ge" if combine == "max" else "le", own, before)
+    return apply("logical_or", wins, apply("isnan", own)) if own.dtype.is_float else wins
+
+
 def _last_winner(combine: str, before: Expr, own: Expr) -> Expr:
     """The extremum of two, of which the second has the gradient where they tie."""
-    wins = apply("ge" if combine == "max" else "le", own, before)
-    if own.dtype.is_float:
-        wins = apply("logical_or", wins, apply("isnan", own))
-    return apply("where", wins, own, before)
+    return apply("where", _wins(combine, before, own), own, before)
 
 
 def _log_of_both(before: Expr, own: Expr) -> Expr:
@@ -442,6 +446,8 @@ class _Elimination:
             counts = [size - place if how.reverse else place + 1 for place in places]
             return tuple(given[0] * converted(count, given[0].dtype) for count in counts)
         each = [found if isinstance(found, tuple) else (found,) * self.count for found in given]
+        if how.combine in scans.PLACES:
+            return self._scanned_places(reduce, how, each[0], places)
         combine = self._combine_terms if how.combine == scans.AFFINE else self._combine
         results: dict[int, Expr] = {}
         before: Expr | None = None
@@ -481,6 +487,24 @@ class _Elimination:
         factors = self._scanned(reduce, replace(how, combine="prod"), values[:1], f"factors_{i}")
         product = self._made(reduce, "prod", values[0], {self.part} if self.part else (), f"factor_{i}")
         return factors * before + own, product * before + total
+
+    def _scanned_places(self, reduce: Reduce, how: scans.How, values: Blocks, positions: Blocks) -> Blocks:
+        """Where the extremum of all up to each element stands: in its block, or in one of those before."""
+        results: dict[int, Expr] = {}
+        best: Expr | None = None
+        place: Expr = const(0, dtypes.int64)
+        of_values = replace(how, combine=scans.PLACES[how.combine])
+        for i in sorted(range(self.count), reverse=how.reverse):
+            own, top = (self._scanned(reduce, way, [values[i]], f"{way.combine}_{i}") for way in (how, of_values))
+            here = substitute(positions[i], {Index(self.part): own}) if self.part else positions[i]
+            last, total = (
+                self._last(reduce, way, [values[i]], found, i) for way, found in ((how, here), (of_values, top))
+            )
+            last = last if self.part else here
+            results[i] = here if best is None else apply("where", _wins(of_values.combine, best, top), here, place)
+            place = last if best is None else apply("where", _wins(of_values.combine, best, total), last, place)
+            best = total if best is None else _last_winner(of_values.combine, best, total)
+        return tuple(results[i] for i in range(self.count))
 
     def _last(self, reduce: Reduce, how: scans.How, values: Sequence[Expr], own: Expr, i: int) -> Expr:
         """What a block comes to: the last of its results ``own``, or of those that have all elements."""

@@ -159,8 +159,8 @@ class _Check:
         return (
             isinstance(position, Index)
             and len(values) == how.operands
-            and values[-1].dtype is node.dtype
-            and values[0].dtype is (dtypes.bool_ if how.combine == SEGMENTS else node.dtype)
+            and how.dtype(values[-1].dtype) is node.dtype
+            and values[0].dtype is (dtypes.bool_ if how.combine == SEGMENTS else values[-1].dtype)
         )
 
     def _call(self, node: Call, root: Expr, reduce: Reduce | None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fusegen.core.dtypes import BY_NAME
-from fusegen.core.scans import LOGADDEXP, SEGMENTS, How, neutral
+from fusegen.core.scans import LAST, LOGADDEXP, PLACES, SEGMENTS, How, neutral
 
 if TYPE_CHECKING:
     import torch
@@ -16,7 +16,10 @@ def scanned(t: Any, how: How, values: Sequence[torch.Tensor], dim: int) -> Any:
     """All partial results of values of one shape along a dimension."""
     if how.reverse:
         values = [value.flip(dim) for value in values]
-    found = _inclusive(t, how.combine, values, dim) if values[0].shape[dim] else values[-1]
+    size = values[0].shape[dim]
+    found = _inclusive(t, how.combine, values, dim) if size else values[-1]
+    if how.combine in PLACES:
+        found = size - 1 - found.long() if how.reverse else found.long()
     if how.exclusive:
         start = neutral(how.combine, BY_NAME[str(found.dtype).removeprefix("torch.")])
         first = t.full_like(found.narrow(dim, 0, min(found.shape[dim], 1)), start)
@@ -33,6 +36,10 @@ def _inclusive(t: Any, combine: str, values: Sequence[torch.Tensor], dim: int) -
         return t.logcumsumexp(values[0], dim)
     if combine in ("max", "min"):
         return (t.cummax if combine == "max" else t.cummin)(values[0], dim).values
+    if combine in PLACES:
+        return (t.cummax if combine == "argmax" else t.cummin)(values[0], dim).indices
+    if combine == LAST:
+        return values[0]
     return _recurrence(t, combine, values[0], values[1], dim)
 
 

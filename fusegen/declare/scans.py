@@ -16,8 +16,7 @@ from fusegen.core.ir import SCAN, Index, Reduce
 from fusegen.core.scans import AFFINE, LOGADDEXP, How, Scanned
 from fusegen.declare.axes import leaves
 from fusegen.declare.meeting import met_apart
-from fusegen.declare.reductions import _float, size
-from fusegen.declare.reductions import index as positions
+from fusegen.declare.reductions import _float
 from fusegen.declare.value import (
     Like,
     Value,
@@ -48,7 +47,7 @@ def in_groups(where: str, what: str = "a scan") -> DeclarationError:
 
 
 def scan(what: str, how: How, values: Sequence[Value], axis: Any, dtype: DType) -> Value:
-    """All partial results of values along an axis, in ``dtype``.
+    """All partial results of values along an axis, computed in ``dtype``.
 
     Args:
         what: the function, for errors.
@@ -72,11 +71,11 @@ def scan(what: str, how: How, values: Sequence[Value], axis: Any, dtype: DType) 
     made = Scanned(tuple(exprs), Index(tracer.name_of(dim)), how).expr
     for known, _ in tracer.reduces:
         if (known.kind, known.expr) == (SCAN, made):
-            return Value(known.ref, dtype, dims)
+            return Value(known.ref, how.dtype(dtype), dims)
     node = Reduce(tracer.new_name("r"), SCAN, made, ())
     tracer.varying[node.name] = frozenset(tracer.axes_of(made))
     tracer.reduces.append((node, ()))
-    return Value(node.ref, dtype, dims)
+    return Value(node.ref, how.dtype(dtype), dims)
 
 
 def _cumulative(what: str, how: How, x: Like, axis: Any, dtype: Any) -> Value:
@@ -116,14 +115,7 @@ def _running(what: str, combine: str, x: Like, axis: Any, reverse: bool) -> Cumu
         return Cumulative(cast(wide.values, dtypes.bool_), wide.indices)
     if not value.ndim:
         return Cumulative(value, lift(cast(0, dtypes.int64)))
-    best = scan(what, How(combine, reverse), [value], axis, value.dtype)
-    is_new = elementwise("eq", value, best)
-    if value.dtype.is_float:
-        is_new = elementwise("logical_or", is_new, elementwise("isnan", value))
-    place = positions(value, axis)
-    last = elementwise("sub", size(value, axis), 1) if reverse else lift(0)
-    found = elementwise("where", is_new, place, last)
-    places = scan(what, How("min" if reverse else "max", reverse), [found], axis, dtypes.int64)
+    best, places = (scan(what, How(way, reverse), [value], axis, value.dtype) for way in (combine, f"arg{combine}"))
     return Cumulative(best, places)
 
 

@@ -124,7 +124,7 @@ def _degree(node: Expr, args: Sequence[int | None]) -> int | None:
         case Call("neg" | "stop_gradient"), _:
             return 1
         case Call("scanned" | "recurrence"), _:
-            is_linear = node.function == "recurrence" or scans.parts(node).how.combine == "sum"
+            is_linear = node.function == "recurrence" or scans.parts(node).how.combine in ("sum", scans.LAST)
             return 1 if is_linear and not any(args[:-2]) else None
         case Call("cast"), _:
             return None if node.detail else 1
@@ -186,8 +186,10 @@ def _is_zero_at_zero(node: Call, args: Sequence[Expr | None]) -> bool:
 
 
 def _is_zero_of_zeros(scanned: Call) -> bool:
-    """Whether a scan of zeros is zeros. An exclusive product begins with one."""
+    """Whether a scan of zeros is zeros. An exclusive product begins with one; places and logarithms are never so."""
     how = scans.parts(scanned).how
+    if how.combine in scans.PLACES or how.combine == scans.LOGADDEXP:
+        return False
     return how.combine not in ("prod", "max", "min") or not how.exclusive
 
 

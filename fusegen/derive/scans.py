@@ -14,6 +14,9 @@ what that one is of it. Where it is infinite it hands on nothing.
 
 A product's gradient is what stands before an element times what comes from behind it. It divides by nothing, so it is
 right where elements are zero. A maximum's cotangent goes to the last of the elements that tie, as torch.cummax's.
+
+What stands before an element is the result of the one before it, a scan that has the last element alone ("last"): its
+kernel reads it there (fuse/scans). Places have no gradient.
 """
 
 from __future__ import annotations
@@ -21,8 +24,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from fusegen.core.ir import Expr, Ref, const
-from fusegen.core.scans import AFFINE, LOGADDEXP, SEGMENTS, How, Scanned
+from fusegen.core.dtypes import int64
+from fusegen.core.ir import Expr, Ref, Size, const
+from fusegen.core.scans import AFFINE, LAST, LOGADDEXP, PLACES, SEGMENTS, How, Scanned
 from fusegen.declare.table import apply
 
 # Makes the result of a scan.
@@ -39,15 +43,19 @@ def scan_adjoints(taken: Scanned, result: Ref, cotangent: Expr, scan: Scan) -> l
         factor, term = taken.values
 
         def of_factor() -> Expr:
-            return _behind(taken, AFFINE, factor, cotangent, scan) * scan(_before(taken))
+            return _behind(taken, AFFINE, factor, cotangent, scan) * _before(taken, result, scan)
 
         return [(factor, of_factor), (term, lambda: _behind(taken, AFFINE, factor, cotangent, scan))]
     if how.combine == SEGMENTS:
         goes_on, term = taken.values
         return [(term, lambda: _behind(taken, SEGMENTS, goes_on, cotangent, scan))]
     (value,) = taken.values
+    if how.combine in PLACES:
+        return []
+    if how.combine == LAST:
+        return [(value, lambda: scan(replace(taken, values=(cotangent,), how=how.backwards)))]
     if how.combine == "prod":
-        return [(value, lambda: scan(_before(taken)) * _behind(taken, AFFINE, value, cotangent, scan))]
+        return [(value, lambda: _before(taken, result, scan) * _behind(taken, AFFINE, value, cotangent, scan))]
 
     def to_terms() -> Expr:
         total = result if not how.exclusive else scan(replace(taken, how=replace(how, exclusive=False)))
@@ -56,7 +64,7 @@ def scan_adjoints(taken: Scanned, result: Ref, cotangent: Expr, scan: Scan) -> l
         def share(part: Expr) -> Expr:
             return apply("where", is_infinite, zero, apply("exp", apply("where", is_infinite, zero, part - total)))
 
-        before = share(result if how.exclusive else scan(_before(taken)))
+        before = share(_before(taken, result, scan))
         return _behind(taken, AFFINE, before, cotangent, scan) * share(value)
 
     if how.combine == LOGADDEXP:
@@ -71,9 +79,17 @@ def scan_adjoints(taken: Scanned, result: Ref, cotangent: Expr, scan: Scan) -> l
     return [(value, to_winners)]
 
 
-def _before(taken: Scanned) -> Scanned:
-    """The scan up to each element, without it."""
-    return replace(taken, how=replace(taken.how, exclusive=True))
+def _before(taken: Scanned, result: Ref, scan: Scan) -> Expr:
+    """What a scan holds before each element: what it begins with, or the result of the one before."""
+    how = taken.how
+    if how.exclusive:
+        return result
+    shifted = scan(Scanned((result,), taken.position, How(LAST, how.reverse, exclusive=True)))
+    start = how.neutral(result.dtype)
+    if not start.value:
+        return shifted
+    first = Size(taken.axis) - const(1, int64) if how.reverse else const(0, int64)
+    return apply("where", apply("eq", taken.position, first), start, shifted)
 
 
 def _behind(taken: Scanned, combine: str, factor: Expr, cotangent: Expr, scan: Scan) -> Expr:

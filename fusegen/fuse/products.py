@@ -30,6 +30,7 @@ from fusegen.core.ir import (
     PackedBlock,
     Reduce,
     Ref,
+    Scalar,
     Size,
     asked_axes,
     call,
@@ -48,17 +49,29 @@ from fusegen.core.ir import (
 from fusegen.core.one_term import reads, scatters
 from fusegen.core.products import KIND, biases, stored_as
 from fusegen.core.scans import SUMS, How
-from fusegen.core.scans import parts as scan_parts
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.core.text import expr_text, shape_text
-from fusegen.declare.table import Kind, lookup
 from fusegen.derive.exact import as_written
 from fusegen.derive.guards import without_guards
 from fusegen.fuse.rows import in_order
+from fusegen.fuse.scans import (
+    MOST_READ,
+    MOST_TOUCHED,
+    ScanGroup,
+    Shift,
+    element,
+    grouped,
+    leaves_of,
+    neighbour,
+    running,
+    shifted,
+    touched,
+)
 
 # What scans do with elements, in words.
 SCAN_VERBS = {
     "sum": "added up", "prod": "multiplied", "max": "maximum", "min": "minimum",
+    "argmax": "where the maximum stands", "argmin": "where the minimum stands", "last": "as they are",
     "logaddexp": "logsumexp", "affine": "as factors and terms",
     "segments": "as conditions and terms, added up",
 }  # fmt: skip
@@ -67,8 +80,6 @@ SCATTER = "scatter"
 _CUT = (KIND, SCATTER, SCAN)
 # More blocks than these of one factor are not written one by one.
 MOST_BLOCKS = 16
-# Tensors that a value of a scan is made of as it is read; of more a kernel before makes it.
-_MOST_READ = 3
 
 
 @dataclass(frozen=True)
@@ -110,6 +121,11 @@ class Product:
         """The tensors that it reads, but for a bias."""
         return self.left, self.right
 
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The tensors that it writes."""
+        return (self.result,)
+
 
 @dataclass(frozen=True)
 class Scatter(Product):
@@ -132,15 +148,19 @@ class Scatter(Product):
 
 @dataclass(frozen=True)
 class Scan(Product):
-    """``result`` has all partial results of ``values`` along an axis.
+    """All partial results of ``values`` along an axis, and what is computed of them and of other tensors' elements.
 
     Attributes:
+        result: the first of ``outputs``.
         left, right: the first and the last of ``sources``.
         axis: along which.
         how: what is combined, from which end.
         dtype: what it is computed in.
         sources: the tensors that are read.
-        values: what is combined, made of elements of these, which are called `element` of their place.
+        values: what is combined, made of elements of these (fuse/scans says how they are called).
+        results: what the op calls its partial results, and how each is combined; the first one is that of ``how``.
+        outputs: the tensors that are written, made of elements and partial results.
+        scalars: the call's numbers that are read.
     """
 
     axis: str = ""
@@ -148,29 +168,31 @@ class Scan(Product):
     dtype: DType = float32
     sources: tuple[Source, ...] = ()
     values: tuple[Expr, ...] = ()
+    results: tuple[tuple[str, How], ...] = ()
+    outputs: tuple[Output, ...] = ()
+    scalars: tuple[Scalar, ...] = ()
 
     @property
     def reads(self) -> tuple[Source, ...]:
         return self.sources
 
     @property
-    def named_values(self) -> list[Expr]:
-        """What is combined, of elements that are called as their tensors."""
-        reads = {ref.name: ref for ref in refs(*self.values)}
-        names: dict[Expr, Expr] = {}
-        for place, source in enumerate(self.sources):
-            if element(place) in reads:
-                names[reads[element(place)]] = Ref(source.name, reads[element(place)].dtype)
-        return [substitute(value, names) for value in self.values]
+    def writes(self) -> tuple[str, ...]:
+        return tuple(output.name for output in self.outputs)
+
+    def named(self, expr: Expr) -> Expr:
+        """An expression of elements that are called as their tensors."""
+        names = {element(place): source.name for place, source in enumerate(self.sources)}
+        names |= {
+            neighbour(element(place), way): f"{source.name}[{self.axis} {'-+'[way > 0]} 1]"
+            for place, source in enumerate(self.sources) for way in (-1, 1)
+        }  # fmt: skip
+        names |= {running(how): name for name, how in self.results}
+        return substitute(expr, {ref: Ref(names.get(ref.name, ref.name), ref.dtype) for ref in refs(expr)})
 
     @property
     def adds(self) -> bool:
         return False
-
-
-def element(place: int) -> str:
-    """What the values of a scan call the element of a tensor that it reads."""
-    return f"x{place}"
 
 
 def sides(reduce: Reduce) -> tuple[Factor, ...]:
@@ -181,7 +203,7 @@ def sides(reduce: Reduce) -> tuple[Factor, ...]:
 def names_of(step: Op | Product) -> set[str]:
     """What a step reads and writes."""
     if isinstance(step, Product):
-        return {step.result, *(source.name for source in step.reads), *filter(None, [step.bias])}
+        return {*step.writes, *(source.name for source in step.reads), *filter(None, [step.bias])}
     return {name for thing in (*step.operands, *step.outputs) for name in (thing.name, thing.base)}
 
 
@@ -191,10 +213,7 @@ def product_text(step: Product) -> str:
     ``+=`` for one that is added to the products before it.
     """
     if isinstance(step, Scan):
-        what = " and ".join(map(expr_text, step.named_values))
-        way = " from the end" * step.how.reverse + ", without the element itself" * step.how.exclusive
-        verb = SCAN_VERBS[step.how.combine]
-        return f"{step.result}{shape_text(step.axes)} = {what} {verb} along {step.axis.upper()}{way}"
+        return _scan_text(step)
     if isinstance(step, Scatter):
         result, sign = f"{step.result}{shape_text(step.axes)}", "+=" if step.onto else "="
         where = f"at {step.left.name} along {step.axis.upper()}, over {shape_text(step.over)}"
@@ -207,6 +226,20 @@ def product_text(step: Product) -> str:
     sign = "+=" if step.onto else "="
     bias = f" + {step.bias}" * bool(step.bias)
     return f"{step.result}{shape_text(step.axes)} {sign} {' @ '.join(sides)} over {shape_text(step.over)}{bias}"
+
+
+def _scan_text(step: Scan) -> str:
+    """``running = x added up along D1; out[D0, D1] = running * y``; without the first where that is all."""
+    what = " and ".join(expr_text(step.named(value)) for value in step.values)
+    way = " from the end" * step.how.reverse + ", without the element itself" * step.how.exclusive
+    found, outputs = list[str](), {output.expr: output for output in reversed(step.outputs)}
+    for name, how in step.results:
+        ref = next((ref for ref in outputs if isinstance(ref, Ref) and ref.name == running(how)), None)
+        left = f"{outputs.pop(ref).name}{shape_text(step.axes)}" if ref else name
+        found.append(f"{left} = {what} {SCAN_VERBS[how.combine]} along {step.axis.upper()}{way}")
+    written = [output for output in step.outputs if output.expr in outputs]
+    found += [f"{o.name}{shape_text(step.axes)} = {expr_text(step.named(o.expr))}" for o in written]
+    return "; ".join(found)
 
 
 @dataclass(frozen=True)
@@ -262,50 +295,66 @@ def chain(op: Op, *, adds_biases: bool = True) -> Chain | None:
         return None
     # Before elements and their extremum come apart.
     op = as_written(without_guards(without_declared_gradients(op)), split=True)
-    return _Splitter(op, biases(op) if adds_biases else {}).split()
+    known = biases(op) if adds_biases else {}
+    shifts = shifted(op)
+    while True:
+        splitter = _Splitter(op, known, shifts)
+        found = splitter.split()
+        if not splitter.astray:
+            return found
+        shifts = {ref: shift for ref, shift in shifts.items() if ref.name not in splitter.astray}
 
 
 class _Splitter:
     """State of one ``chain``: after how many rounds of products a thing can be computed, and where it is then."""
 
-    def __init__(self, op: Op, biases: Mapping[str, tuple[Expr, str]]) -> None:
-        self.op, self.biases = op, biases
+    def __init__(self, op: Op, biases: Mapping[str, tuple[Expr, str]], shifts: Mapping[Ref, Shift]) -> None:
+        self.op, self.biases, self.shifts = op, biases, shifts
+        self.numbers = {scalar.ref for scalar in op.scalars}
+        self.astray: set[str] = set()  # shifts that other kernels than scans read
         self.axes, self.names = op.axes_of(), op.names()
+        self.stored: dict[Expr, Operand] = {}
+        self.into: dict[Expr, Operand] = {}  # where products go, which for one of a sum is where the sum is
+        self.multiplied: set[Expr] = set()  # what products leave: their results, and sums of them
         reduces, self.outputs = op.expand()
         self.scatters, self.again = scatters(op), reads(op, of_rows=True)  # each step reads them anew
         self.combining = {r.name: r.kind for r in reduces if r.name in self.scatters}
-        self.scans = {r.name: scan_parts(r.expr) for r in reduces if r.kind == SCAN}
+        groups = grouped([r for r in reduces if r.kind == SCAN and r.ref not in shifts])
+        self.scans = {reduce.name: group for group in groups for reduce in group.reduces}
         self.scanned: dict[str, tuple[Expr, ...]] = {}
+        self.attached: dict[str, list[Output]] = {group.name: [] for group in groups}  # what scans' kernels write
         reduces = [self._scatter(r) if r.name in self.scatters else r for r in reduces]
         reduces = [self._scan(r) if r.name in self.scans else r for r in reduces]
-        self.dots = [r for r in reduces if r.kind in _CUT]
+        self.dots = [r for r in reduces if r.kind in _CUT and r.ref not in shifts]
         self.reduces = [r for r in reduces if r.kind not in _CUT]
         self.taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs, *self.reduces)}
         self.level: dict[str, int] = {}
         for reduce in reduces:
-            self.level[reduce.name] = self._level(reduce.expr) + (reduce.kind in _CUT)
-        self.stored: dict[Expr, Operand] = {}
-        self.into: dict[Expr, Operand] = {}  # where products go, which for one of a sum is where the sum is
-        self.multiplied: set[Expr] = set()  # what products leave: their results, and sums of them
+            is_step = reduce.kind in _CUT and reduce.ref not in shifts
+            self.level[reduce.name] = self._level(reduce.expr) + is_step
 
     def split(self) -> Chain:
         direct = self._place_sums() | self._place_products()
         written = self._place_factors()
         results = [o for o in self.outputs if o.name not in direct] + written
+        self._attach(results)
+        attached = {output.name for outputs in self.attached.values() for output in outputs}
         steps: list[Op | Product] = []
         begun: set[str] = set()
         last = max(self.level.values())
         multiplied: list[Product] = []
         for level in range(last + 1):
-            mine = [o for o in results if self._level(o.expr) == level]
+            mine = [o for o in results if self._level(o.expr) == level and o.name not in attached]
             mine += self._hand_on(level, results)
             part = [self._part(level, last, mine)] if mine else []
             steps += [*_read_last(multiplied, part), *part]
             multiplied = []
             for dot in self.dots:
-                if self.level[dot.name] == level + 1:
+                if self.level[dot.name] == level + 1 and dot.name not in self.scans:
                     multiplied.append(self._product(dot, begun))
                     begun.add(self.into[dot.ref].name)
+                elif self.level[dot.name] == level + 1 and dot.name == self.scans[dot.name].name:
+                    multiplied.append(self._scan_step(dot))
         steps += multiplied
         own = {output.name for output in self.outputs}
         return Chain(self.op, tuple(steps), tuple(o for o in self.stored.values() if o.name not in own))
@@ -322,28 +371,111 @@ class _Splitter:
     def _scan(self, reduce: Reduce) -> Reduce:
         """A scan as a product is, of the tensors that its values are made of."""
         operands = {operand.ref: operand for operand in self.op.operands}
-        leaves: dict[Expr, Expr] = {}
+        taken, tensors = self.scans[reduce.name].taken, dict[Expr, int]()
         values = []
-        for value in self.scans[reduce.name].values:
-            for leaf in self._read_on_the_way(value) or [value]:
-                leaves.setdefault(leaf, Ref(element(len(leaves)), leaf.dtype))
-            values.append(substitute(value, leaves))
+        for value in taken.values:
+            leaves = self._read_on_the_way(value, taken.axis)
+            values.append(substitute(value, self._elements(leaves or [value], tensors)))
         self.scanned[reduce.name] = tuple(values)
-        sources = [Factor(leaf, operands[leaf].dtype if leaf in operands else leaf.dtype) for leaf in leaves]
+        sources = [Factor(of, operands[of].dtype if of in operands else of.dtype) for of in tensors]
         return replace(reduce, expr=call(SCAN, *sources, dtype=reduce.expr.dtype))
 
-    def _read_on_the_way(self, value: Expr) -> list[Expr]:
-        """The tensors of which a scan computes a value as it reads elements; none where it is no such value: of few
-        tensors, and whatever their positions are."""
-        numbers = {scalar.name for scalar in self.op.scalars}
+    def _read_on_the_way(self, value: Expr, axis: str) -> list[Expr] | None:
+        """The leaves of which a scan computes a value as it reads elements; None where that is no such value."""
+        leaves = self._leaves(value, axis)
+        return leaves if leaves and len(touched(leaves, self.shifts) - self.numbers) <= MOST_READ else None
+
+    def _leaves(self, expr: Expr, axis: str) -> list[Expr] | None:
+        """Those that a scan along an axis computes an expression of, element by element; None where it cannot."""
         totals = {total for total, _ in self.biases.values()}  # where there are no such products without their bias
-        nodes = list(walk([value], totals))
-        inner = [child for node in nodes for child in node.children if child in totals]
-        leaves = list(dict.fromkeys([*(node for node in nodes if isinstance(node, Ref)), *inner]))
-        if not 0 < len(leaves) <= _MOST_READ or any(leaf.name in numbers for leaf in refs(*leaves)):
-            return []
-        made = [node for node in nodes if not isinstance(node, (Ref, Const))]
-        return leaves if all(isinstance(node, Call) and _is_elementwise(node) for node in made) else []
+        return leaves_of(expr, axis, self.numbers, totals)
+
+    def _elements(self, leaves: Iterable[Expr], tensors: dict[Expr, int]) -> dict[Expr, Expr]:
+        """What expressions of a scan call leaves.
+
+        Args:
+            tensors: the places of those that are read, to which new ones are added.
+        """
+        found: dict[Expr, Expr] = {}
+        for leaf in leaves:
+            if leaf in self.numbers:
+                continue
+            shift = self.shifts.get(leaf) if isinstance(leaf, Ref) else None
+            tensor = shift.of if shift else leaf
+            tensor = self.stored[tensor].ref if tensor in self.stored else tensor
+            place = tensors.setdefault(tensor, len(tensors))
+            found[leaf] = Ref(neighbour(element(place), shift.way) if shift else element(place), leaf.dtype)
+        return found
+
+    def _attach(self, results: Sequence[Output]) -> None:
+        """Say which results the kernels of scans write, made of what they have of each element: all that follow from
+        one, where no other kernel reads what it leaves, or else those that read nothing new. Also results for which a
+        kernel before would read what this one does, where that kernel has no others."""
+        for group in dict.fromkeys(self.scans.values()):
+            own, level = set(group.refs), self.level[group.name]
+            behind = [o for o in results if self._level(o.expr) == level and not own.isdisjoint(refs(o.expr))]
+            others = [r.expr for r in self.reduces if self.level[r.name] == level]
+            others += [o.expr for o in behind if self._leaves_behind(o, group) is None]
+            self._attach_to(group, behind, only_read=not own.isdisjoint(refs(*others)))
+        for group in dict.fromkeys(self.scans.values()):
+            alone = self._left_alone(results, self.level[group.name] - 1)
+            if alone and all(self._leaves_behind(o, group) is not None for o in alone):
+                self._attach_to(group, alone, only_read=False)
+        self._forget_unread(results)
+
+    def _attach_to(self, group: ScanGroup, results: Sequence[Output], only_read: bool) -> None:
+        """Let a scan's kernel write these results if it can, and if it has room for what they read.
+
+        Args:
+            only_read: those alone that read nothing which it does not read anyway.
+        """
+        own = {*group.refs, *self.numbers}
+        dot = next(dot for dot in self.dots if dot.name == group.name)
+        read: set[Expr] = {side.expr for side in sides(dot)}
+        found = list(self.attached[group.name])
+        for output in results:
+            leaves = self._leaves_behind(output, group)
+            if leaves is not None and (not only_read or touched(leaves, self.shifts) <= read | own):
+                found.append(output)
+        for output in found:
+            read |= touched(self._leaves_behind(output, group) or (), self.shifts) - own
+        if len(read) + len(found) <= MOST_TOUCHED:
+            self.attached[group.name] = found
+
+    def _left_alone(self, results: Sequence[Output], level: int) -> list[Output]:
+        """The results that kernels of a step compute, where they are results of the op and all that the step does."""
+        attached = {output.name for outputs in self.attached.values() for output in outputs}
+        mine = [o for o in results if self._level(o.expr) == level and o.name not in attached]
+        own = {output.name for output in self.outputs}
+        does_more = any(self.level[reduce.name] == level for reduce in self.reduces)
+        return mine if not does_more and all(o.name in own for o in mine) else []
+
+    def _leaves_behind(self, output: Output, group: ScanGroup) -> list[Expr] | None:
+        """What a result is made of that a scan's kernel can write: of its own results, and of what was there before."""
+        level = self.level[group.name]
+        shape = {axis for axis in output.shape if axis}
+        if output.packed is not None or shape != self.axes[group.name]:
+            return None
+        leaves = self._leaves(output.expr, group.taken.axis)
+        for leaf in leaves or ():
+            is_there = isinstance(leaf, Ref) and leaf.name not in self.again and self.level.get(leaf.name, 0) < level
+            if leaf not in group.refs and not is_there:
+                return None
+        return leaves
+
+    def _forget_unread(self, results: Sequence[Output]) -> None:
+        """Do not store what scans leave where nothing but what they compute of it is read."""
+        attached = {name: {output.name for output in outputs} for name, outputs in self.attached.items()}
+        alone = set[str]().union(*attached.values())
+        own = {output.name for output in self.outputs}
+        exprs = [o.expr for o in results if o.name not in alone] + [reduce.expr for reduce in self.reduces]
+        exprs += [side.expr for dot in self.dots for side in sides(dot) if isinstance(side.expr, Ref)]
+        for group in dict.fromkeys(self.scans.values()):
+            elsewhere = [o.expr for name, outputs in self.attached.items() if name != group.name for o in outputs]
+            read = touched(refs(*exprs, *elsewhere), self.shifts)
+            for ref in group.refs:
+                if ref not in read and self.stored[ref].name not in own:
+                    del self.stored[ref]
 
     def _stored_as(self, dot: Reduce) -> DType:
         """The dtype in which a product's result lies in memory: a scatter's is rounded to that of the result of the op
@@ -482,17 +614,27 @@ class _Splitter:
                     found.append(Output(reduce.name, reduce.ref, reduce.expr.dtype, shape))
         return found
 
-    def _part(self, level: int, last: int, results: Sequence[Output]) -> Op:
-        """The op of one step."""
+    def _read_at(self, level: int, *, multiplied: bool = True) -> dict[Expr, Expr]:
+        """What kernels read rather than compute.
+
+        Args:
+            multiplied: what products leave for this step is among it.
+        """
         values: dict[Expr, Expr] = {}
         for expr, operand in self.stored.items():
-            if self._level(expr) < level + (expr in self.multiplied):
+            if self._level(expr) < level + (multiplied and expr in self.multiplied):
                 values[expr] = values[rounded(expr, operand.dtype)] = operand.ref
+        return values
+
+    def _part(self, level: int, last: int, results: Sequence[Output]) -> Op:
+        """The op of one step."""
+        values = self._read_at(level)
         outputs = [replace(o, expr=substitute(o.expr, values)) for o in results]
         here = [r for r in self.reduces if self.level[r.name] == level or r.name in self.again]
         mine = [replace(r, expr=substitute(r.expr, values)) for r in here if self.level[r.name] <= level]
         mine = live_reduces(mine, outputs)
         read = names_read([*mine, *outputs]) - {reduce.name for reduce in mine}
+        self.astray |= read & {ref.name for ref in self.shifts}
         given = {o.name: o for o in (*self.op.operands, *self.stored.values())}.values()
         needed = asked_axes([*mine, *outputs]) - shaped_axes(outputs)
         operands = with_carriers([o for o in given if o.name in read], self.op.operands, needed)
@@ -507,6 +649,35 @@ class _Splitter:
             statements=tuple(statements), outputs=tuple(bound), result="tuple",
         )  # fmt: skip
 
+    def _scan_step(self, dot: Reduce) -> Scan:
+        """A scan, with all that its kernel writes."""
+        group, tensors = self.scans[dot.name], dict[Expr, int]()
+        for place, side in enumerate(sides(dot)):
+            found = self._found(side)
+            assert found is not None
+            tensors[found.ref] = place
+        own: dict[Expr, Expr] = {ref: Ref(running(how), ref.dtype) for ref, how in group.refs.items()}
+        outputs = []
+        for ref in own:
+            if ref in self.stored:
+                home = self.stored[ref]
+                outputs.append(Output(home.name, own[ref], home.dtype, home.shape, groups=home.groups))
+        before = self._read_at(self.level[dot.name], multiplied=False)
+        for output in self.attached[dot.name]:
+            expr = substitute(output.expr, before)
+            leaves = [leaf for leaf in self._leaves(expr, group.taken.axis) or () if leaf not in own]
+            outputs.append(replace(output, expr=substitute(expr, {**own, **self._elements(leaves, tensors)})))
+        sources = tuple(Source(tensor.name, ()) for tensor in tensors if isinstance(tensor, Ref))
+        pairs = zip(group.reduces, group.hows, strict=True)
+        results = tuple({how: (reduce.name, how) for reduce, how in pairs}.values())
+        read = names_read(outputs) | {ref.name for ref in refs(*self.scanned[dot.name])}
+        return Scan(
+            outputs[0].name, sources[0], sources[-1], in_order(self.axes[dot.name]), (), axis=group.taken.axis,
+            how=group.taken.how, dtype=group.taken.values[-1].dtype, sources=sources, values=self.scanned[dot.name],
+            results=results, outputs=tuple(outputs),
+            scalars=tuple(scalar for scalar in self.op.scalars if scalar.name in read),
+        )  # fmt: skip
+
     def _product(self, dot: Reduce, begun: Container[str]) -> Product:
         result = self.into[dot.ref]
         sources = []
@@ -515,12 +686,6 @@ class _Splitter:
             assert found is not None
             sources.append(Source(found.name, side.renames))
         axes = tuple(axis for axis in result.shape if axis)
-        if dot.name in self.scans:
-            taken = self.scans[dot.name]
-            return Scan(
-                result.name, sources[0], sources[-1], axes, (), axis=taken.axis, how=taken.how, dtype=dot.expr.dtype,
-                sources=tuple(sources), values=self.scanned[dot.name],
-            )  # fmt: skip
         if dot.name in self.scatters:
             axis = self.scatters[dot.name][0]
             kind = self.combining[dot.name]
@@ -557,12 +722,6 @@ def at_number(expr: Expr, axis: str, number: int) -> Expr:
     return transform([expr], rule)[expr]
 
 
-def _is_elementwise(node: Call) -> bool:
-    """Whether a function of the table's own is of elements, wherever they stand."""
-    row = lookup(node.function)
-    return row.builtin and row.kind is not Kind.DRAW and not isinstance(node, Factor)
-
-
 def _key(side: Factor) -> Expr:
     """What a computed factor is known by: the expression, as it is after it has been stored."""
     return rounded(unrounded(side.expr, side.stored), side.stored)
@@ -572,4 +731,4 @@ def _read_last(multiplied: Sequence[Product], ops: Sequence[Op]) -> list[Product
     """Products of which none reads another's result, right before the step that reads theirs, where there is one: what
     they leave may still be in a cache, and a library's routine may do both."""
     read = {operand.name for op in ops for operand in op.operands}
-    return sorted(multiplied, key=lambda product: product.result in read)
+    return sorted(multiplied, key=lambda product: not read.isdisjoint(product.writes))

@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt, prod
 
-from fusegen.core.dtypes import DType
-from fusegen.core.ir import Expr
-from fusegen.core.scans import AFFINE, LOGADDEXP, SEGMENTS, How
+from fusegen.core.dtypes import DType, int64
+from fusegen.core.ir import Expr, Index, Ref, Size, refs, substitute
+from fusegen.core.scans import LAST, LOGADDEXP, PLACES, RECURRENCES, How
+from fusegen.fuse.scans import neighbour
 from fusegen.fuse.schedule import BUSY_THREADS, LARGEST_VECTOR, VECTOR_BYTES, WANTED_BLOCKS
 
 # Bytes that a thread holds of each vector, as it computes with them.
@@ -31,8 +32,61 @@ _NEIGHBOURS, _SHORT = 8, 16
 _COLUMN_THREADS, _FEW_COLUMN_THREADS = 128, 32
 _COLUMN_WORDS, _MOST_STEPS, _LONG_COLUMN = 32, 8, 64
 _LARGEST_INT = 2**30
-# What texts call the tensor that is written.
-RESULT = "result"
+# What texts call the position along the row, and the number of its elements.
+HERE, LENGTH = "here", "n"
+
+
+def result(place: int) -> str:
+    """What texts call a tensor that is written."""
+    return "result" if not place else f"result_{place}"
+
+
+def number(place: int) -> str:
+    """What texts call a number of the call."""
+    return f"number{place}"
+
+
+@dataclass(frozen=True)
+class ScanProgram:
+    """What a scan's kernel computes, however its tensors lie.
+
+    Attributes:
+        how: what is combined, from which end.
+        dtype: what is computed in.
+        values: what is combined, made of elements as fuse/scans calls them, `HERE` and `LENGTH`.
+        results: the partial results, as the text has them; the first one is that of ``how``.
+        outputs: what is written, made of these as well.
+        numbers: of the call, by the names that they have in expressions, and their dtypes.
+    """
+
+    how: How
+    dtype: DType
+    values: tuple[Expr, ...]
+    results: tuple[How, ...]
+    outputs: tuple[Expr, ...]
+    numbers: tuple[tuple[str, DType], ...] = ()
+
+    @classmethod
+    def of(
+        cls, axis: str, how: How, dtype: DType, values: Sequence[Expr], results: Sequence[How],
+        outputs: Sequence[Expr], numbers: Sequence[Ref] = (),
+    ) -> ScanProgram:  # fmt: skip
+        """With an axis and numbers that are called as texts call them."""
+        known: dict[Expr, Expr] = {Index(axis): Ref(HERE, int64), Size(axis): Ref(LENGTH, int64)}
+        known |= {ref: Ref(number(place), ref.dtype) for place, ref in enumerate(numbers)}
+        made, written = ([substitute(expr, known) for expr in exprs] for exprs in (values, outputs))
+        called = tuple((number(place), ref.dtype) for place, ref in enumerate(numbers))
+        return cls(how, dtype, tuple(made), tuple(results), tuple(written), called)
+
+    @property
+    def read(self) -> frozenset[str]:
+        """What values are made of."""
+        return frozenset(ref.name for ref in refs(*self.values))
+
+    @property
+    def read_later(self) -> frozenset[str]:
+        """What results are made of."""
+        return frozenset(ref.name for ref in refs(*self.outputs))
 
 
 @dataclass(frozen=True)
@@ -47,15 +101,19 @@ class ScanTensor:
     dtype: DType
     access: str
 
+    @property
+    def elements(self) -> tuple[str, str, str]:
+        """What expressions call its elements."""
+        return self.name, neighbour(self.name, -1), neighbour(self.name, 1)
+
 
 @dataclass(frozen=True)
 class ScanSchedule:
     """What the text of a scan's kernels depends on.
 
     Attributes:
-        dtype: what is computed in.
-        values: what is combined, made of elements that are called as the tensors are.
-        tensors: those that are read, and the result.
+        program: what is computed.
+        tensors: those that are read; ``written`` those that are written.
         dims: dimensions that number rows.
         columns: a thread walks along ``vector`` neighbouring rows; else ``lanes`` threads share a row, of which each
             takes ``turns`` vectors at a time.
@@ -65,10 +123,9 @@ class ScanSchedule:
         follows: another kernel of the op runs before.
     """
 
-    how: How
-    dtype: DType
-    values: tuple[Expr, ...]
+    program: ScanProgram
     tensors: tuple[ScanTensor, ...]
+    written: tuple[ScanTensor, ...]
     dims: int
     columns: bool
     vector: int
@@ -86,9 +143,33 @@ class ScanSchedule:
         return self.vector * self.turns * self.lanes
 
     @property
-    def fields(self) -> int:
-        """Numbers that a partial result has."""
-        return 2 if self.how.combine in (LOGADDEXP, AFFINE, SEGMENTS) else 1
+    def how(self) -> How:
+        return self.program.how
+
+    @property
+    def place_type(self) -> str:
+        """The C++ type of a position beside a partial result: as wide, so that nothing lies between them."""
+        return "int64_t" if self.program.dtype.size == 8 else self.index
+
+    @property
+    def state_bytes(self) -> int:
+        """What a partial result takes in memory."""
+        size = self.program.dtype.size
+        if self.how.combine in PLACES:
+            return 2 * max(size, 8 if self.place_type == "int64_t" else 4)
+        return size * (2 if self.how.combine in (LOGADDEXP, LAST, *RECURRENCES) else 1)
+
+    def reads_in(self, stage: str) -> tuple[ScanTensor, ...]:
+        """The tensors that the kernel of a stage reads: what comes to results alone is not of the totals."""
+        program = self.program
+        read = program.read if stage == "totals" else program.read | program.read_later
+        return tuple(tensor for tensor in self.tensors if not read.isdisjoint(tensor.elements))
+
+    def neighbours_in(self, stage: str) -> tuple[tuple[ScanTensor, int], ...]:
+        """The same of elements at the next position: a tensor, and which way that is."""
+        program = self.program
+        read = program.read if stage == "totals" else program.read | program.read_later
+        return tuple((tensor, way) for tensor in self.tensors for way in (-1, 1) if neighbour(tensor.name, way) in read)
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -134,29 +215,30 @@ class Lying:
 
 
 def schedule_scan(
-    how: How, dtype: DType, values: tuple[Expr, ...], axis: str, sizes: Mapping[str, int], tensors: Sequence[Lying],
+    program: ScanProgram, axis: str, sizes: Mapping[str, int], reads: Sequence[Lying], writes: Sequence[Lying],
     follows: bool,
 ) -> tuple[ScanSchedule, ScanLaunch]:  # fmt: skip
     """How a scan with elements runs.
 
     Args:
-        values: what is combined.
         axis: along which.
-        sizes: of the result's axes.
-        tensors: what is read, and the result.
+        sizes: of the results' axes.
+        reads, writes: its tensors.
     """
+    tensors = [*reads, *writes]
     n = sizes[axis]
-    outer = _merged({a: size for a, size in sizes.items() if a != axis and size > 1}, tensors)
+    outer = _merged({a: size for a, size in sizes.items() if a != axis and size > 1}, tensors, writes[0])
     counts = tuple(size for size, _ in outer)
     strides = tuple(
         (*(step[place] for _, step in outer), tensor.strides.get(axis, 0)) for place, tensor in enumerate(tensors)
     )
-    words = sum(max(tensor.dtype.compute.size, 4) // 4 for tensor in tensors[:-1])
+    words = sum(max(tensor.dtype.compute.size, 4) // 4 for tensor in reads)
     index = "int" if n < _LARGEST_INT and prod(counts) < _LARGEST_INT else "int64_t"
-    own, near = strides[-1][-1], strides[-1][-2] if outer else 0
+    written = strides[len(reads)]  # results lie alike, but for those that a call has given
+    own, near = written[-1], written[-2] if outer else 0
     if outer and n > 1 and 0 < near < own and (counts[-1] >= _NEIGHBOURS or n <= _SHORT):
-        vector = _vector(tensors, strides, -2, counts[-1], dtype, whole=True)
-        steps = max(2, min(_MOST_STEPS, _COLUMN_WORDS // (vector * words * (len(tensors) - 1))))
+        vector = _vector(tensors, strides, len(reads), -2, counts[-1], program.dtype, whole=True)
+        steps = max(2, min(_MOST_STEPS, _COLUMN_WORDS // (vector * words * len(reads))))
         walkers = prod(counts) // vector
         parts = 1
         if n >= _LONG_COLUMN and 2 * walkers <= BUSY_THREADS:
@@ -165,11 +247,11 @@ def schedule_scan(
         parts = -(-n // chunk)
         threads = _COLUMN_THREADS if walkers >= _COLUMN_THREADS * WANTED_BLOCKS else _FEW_COLUMN_THREADS
         made = ScanSchedule(
-            how, dtype, values, _accesses(tensors, strides, -2), len(outer), True, vector, threads, 1, steps, True,
+            program, *_accesses(tensors, strides, -2, len(reads)), len(outer), True, vector, threads, 1, steps, True,
             parts > 1, index, follows,
         )  # fmt: skip
         return made, ScanLaunch(n, counts, strides, parts, chunk, (-(-walkers // threads), parts, 1))
-    vector = _vector(tensors, strides, -1, n, dtype, whole=False)
+    vector = _vector(tensors, strides, len(reads), -1, n, program.dtype, whole=False)
     lanes, turns, threads = _sharing(-(-n // vector), vector * words)
     padded, tile, rows = -(-n // vector) * vector, vector * turns * lanes, prod(counts)
     parts, chunk = 1, padded
@@ -178,16 +260,15 @@ def schedule_scan(
         chunk = -(-tiles // min(tiles, WANTED_BLOCKS // rows)) * tile
         parts = -(-padded // chunk)
     made = ScanSchedule(
-        how, dtype, values, _accesses(tensors, strides, -1), len(outer), False, vector, threads, lanes, turns,
+        program, *_accesses(tensors, strides, -1, len(reads)), len(outer), False, vector, threads, lanes, turns,
         n % vector == 0, parts > 1, index, follows,
     )  # fmt: skip
     return made, ScanLaunch(n, counts, strides, parts, chunk, (-(-rows // (threads // lanes)) * parts, 1, 1))
 
 
-def _merged(sizes: Mapping[str, int], tensors: Sequence[Lying]) -> list[tuple[int, tuple[int, ...]]]:
+def _merged(sizes: Mapping[str, int], tensors: Sequence[Lying], result: Lying) -> list[tuple[int, tuple[int, ...]]]:
     """The dimensions that number rows, slowest first in the result: of each its size and all strides. Those that are
     one to all tensors are one."""
-    result = tensors[-1]
     found: list[tuple[int, tuple[int, ...]]] = []
     for axis in sorted(sizes, key=lambda a: -result.strides.get(a, 0)):
         size, steps = sizes[axis], tuple(tensor.strides.get(axis, 0) for tensor in tensors)
@@ -197,24 +278,30 @@ def _merged(sizes: Mapping[str, int], tensors: Sequence[Lying]) -> list[tuple[in
     return found
 
 
-def _accesses(tensors: Sequence[Lying], strides: Sequence[Sequence[int]], along: int) -> tuple[ScanTensor, ...]:
+def _accesses(
+    tensors: Sequence[Lying], strides: Sequence[Sequence[int]], along: int, reads: int
+) -> tuple[tuple[ScanTensor, ...], tuple[ScanTensor, ...]]:
+    """Those that are read, of which there are so many, and those that are written."""
     kinds = {1: "vector", 0: "same"}
-    return tuple(
+    found = tuple(
         ScanTensor(tensor.name, tensor.dtype, kinds.get(steps[along], "strided"))
         for tensor, steps in zip(tensors, strides, strict=True)
     )
+    return found[:reads], found[reads:]
 
 
 def _vector(
-    tensors: Sequence[Lying], strides: Sequence[Sequence[int]], along: int, count: int, dtype: DType, whole: bool
-) -> int:
+    tensors: Sequence[Lying], strides: Sequence[Sequence[int]], first: int, along: int, count: int, dtype: DType,
+    whole: bool,
+) -> int:  # fmt: skip
     """Elements of a vector along a dimension, as many as all tensors that are neighbours there are aligned for.
 
     Args:
+        first: the place of the first result.
         along: the dimension's place in strides.
         whole: vectors have to come out even.
     """
-    if strides[-1][along] != 1:
+    if strides[first][along] != 1:
         return 1
     dense = [(tensor, steps) for tensor, steps in zip(tensors, strides, strict=True) if steps[along] == 1]
     vector = LARGEST_VECTOR

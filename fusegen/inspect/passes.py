@@ -180,7 +180,7 @@ class Pass:
         found: dict[str, Rendered] = {}
         for place, step in enumerate(cut.steps):
             if isinstance(step, Scan):
-                names = (*(source.name for source in step.sources), step.result)
+                names = (*(source.name for source in step.sources), *step.writes)
                 lying = [(buffers[name].dtype, buffers[name].strides, buffers[name].alignment) for name in names]
                 planned = plan_scan(step, self.layout.sizes, lying, follows=place > 0)
                 found |= {kernel.text: kernel for kernel in (planned.kernels if planned else ())}

@@ -126,7 +126,7 @@ class ScanCost(RoutineCost):
         rows = known.count(axis for axis in step.axes if axis != step.axis)
         note = "by a kernel of its own, in one pass; few long rows, and rows side by side that are few, are read twice"
         dtype = known.things[step.result].dtype
-        read, written = known.of(*(source.name for source in step.sources)), known.of(step.result)
+        read, written = known.of(*(source.name for source in step.sources)), known.of(*step.writes)
         return cls(product_text(step), dtype, 1, rows, length, 1, read, written, (note,))
 
     @property

@@ -167,7 +167,7 @@ class ChainRunner(Runner):
         written: set[str] = set()
         for step in self.chain.steps:
             steps.append(self._step(step, sizes, known, layouts, frozenset(written) if steps else None))
-            written |= {step.result} if isinstance(step, Product) else {o.base for o in step.outputs}
+            written |= set(step.writes) if isinstance(step, Product) else {o.base for o in step.outputs}
         blocks = [
             slot for step in steps if isinstance(step, KernelStep)
             for slot in (*step.plan.inputs, *step.plan.outputs) if slot.source in between and slot.name != slot.source

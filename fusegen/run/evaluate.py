@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from fusegen import pipeline
 from fusegen.core.declared import without_declared_gradients
 from fusegen.core.dtypes import BY_NAME, float32
-from fusegen.core.ir import Op, Operand, Output, Tensorlike, refs
+from fusegen.core.ir import Expr, Op, Operand, Output, Tensorlike, refs
 from fusegen.core.one_term import start
 from fusegen.core.products import contracted_sizes
+from fusegen.core.scans import LAST, How
 from fusegen.core.views import axis_sizes, block_shape, view_shape
 from fusegen.declare.reference import REDUCTIONS, packed, reference
 from fusegen.declare.scan_reference import scanned
@@ -25,7 +26,8 @@ from fusegen.derive.gradient import GradientNames
 from fusegen.derive.tangent import tangent_names
 from fusegen.fuse.interpret import interpret
 from fusegen.fuse.kernel import Kernel
-from fusegen.fuse.products import Chain, Product, Scan, Scatter, chain, element
+from fusegen.fuse.products import Chain, Product, Scan, Scatter, chain
+from fusegen.fuse.scans import element, neighbour, running
 from fusegen.plan.backward import prune_backward, reading, result_names
 
 if TYPE_CHECKING:
@@ -101,8 +103,10 @@ def _runs(evaluate: _Evaluate, stored: bool) -> Evaluate:
         sizes = all_sizes(op, tensors, sizes)
         dtypes = {thing.name: getattr(torch, thing.dtype.name) for thing in (*cut.op.outputs, *cut.intermediates)}
         for step in cut.steps:
-            if isinstance(step, Product):
-                made = {step.result: _multiply(cut, step, known, sizes, floats)}
+            if isinstance(step, Scan):
+                made = _scan(cut, step, known, numbers, sizes, floats)
+            elif isinstance(step, Product):
+                made = {step.result: _multiply(cut, step, known, sizes)}
             else:  # several steps may write blocks of one packed result
                 alone = replace(step, outputs=tuple(replace(output, packed=None) for output in step.outputs))
                 results = evaluate(alone, known, numbers, sizes, floats)
@@ -134,20 +138,34 @@ def sizes_of(op: Op, tensors: Tensors) -> dict[str, int]:
     return axis_sizes(op, {name: tensor.shape for name, tensor in tensors.items()})
 
 
-def _multiply(cut: Chain, step: Product, known: Tensors, sizes: Sizes, floats: Any) -> torch.Tensor:
-    """One matrix product, with what it is added to and what is added to it."""
-    import torch
+def _things(cut: Chain) -> dict[str, Tensorlike]:
+    return {thing.name: thing for thing in (*cut.op.operands, *cut.op.outputs, *cut.intermediates)}
 
-    things = {thing.name: thing for thing in (*cut.op.operands, *cut.op.outputs, *cut.intermediates)}
+
+def _sides(cut: Chain, step: Product, known: Tensors) -> list[tuple[torch.Tensor, list[str]]]:
+    """What a step reads, each with its axes."""
     sides: list[tuple[torch.Tensor, list[str]]] = []
     for source in step.reads:
-        thing = things[source.name]
+        thing = _things(cut)[source.name]
         tensor = _block(thing, known)
         own = [(axis, size) for axis, size in zip(thing.shape, tensor.shape, strict=True) if axis]
         sides.append((tensor.reshape([size for _, size in own]), [source.name_of(axis) for axis, _ in own]))
-    if isinstance(step, Scan):
-        found = _scan(step, sides, sizes, floats)
-    elif isinstance(step, Scatter):
+    return sides
+
+
+def _as_it_lies(found: torch.Tensor, axes: Sequence[str], thing: Tensorlike) -> torch.Tensor:
+    """A result along these axes, in its tensor's shape."""
+    lies = [axis for axis in thing.shape if axis]
+    found = found.permute([axes.index(axis) for axis in lies])
+    return found.reshape(block_shape(thing, dict(zip(lies, found.shape, strict=True))))
+
+
+def _multiply(cut: Chain, step: Product, known: Tensors, sizes: Sizes) -> torch.Tensor:
+    """One matrix product or scatter, with what it is added to and what is added to it."""
+    import torch
+
+    sides = _sides(cut, step, known)
+    if isinstance(step, Scatter):
         found = _scatter(step, *sides[0], *sides[1], sizes)
     else:
         numbers: dict[str, int] = {}
@@ -156,10 +174,8 @@ def _multiply(cut: Chain, step: Product, known: Tensors, sizes: Sizes, floats: A
             terms += [tensor.to(torch.float64), [numbers.setdefault(axis, len(numbers)) for axis in axes]]
         found = torch.einsum(*terms, [numbers[axis] for axis in step.axes])
     if step.bias:
-        found = found + _block(things[step.bias], known).reshape(-1)
-    lies = [axis for axis in things[step.result].shape if axis]
-    found = found.permute([step.axes.index(axis) for axis in lies])
-    found = found.reshape(block_shape(things[step.result], dict(zip(lies, found.shape, strict=True))))
+        found = found + _block(_things(cut)[step.bias], known).reshape(-1)
+    found = _as_it_lies(found, step.axes, _things(cut)[step.result])
     return known[step.result] + found if step.onto else found
 
 
@@ -174,31 +190,43 @@ def _block(thing: Tensorlike, known: Tensors) -> torch.Tensor:
 
 
 def _scan(
-    step: Scan, sides: Sequence[tuple[torch.Tensor, Sequence[str]]], sizes: Sizes, floats: Any
-) -> torch.Tensor:  # fmt: skip
-    """One scan.
+    cut: Chain, step: Scan, known: Tensors, numbers: Numbers, sizes: Sizes, floats: Any
+) -> dict[str, torch.Tensor]:
+    """What a scan writes.
 
     Args:
-        sides: what is read, each with its axes.
-        floats: in which dtype values are computed, as where they are compared with an extremum of theirs.
+        floats: in which dtype elements are computed, as where they are compared with an extremum of theirs.
     """
     import torch
 
-    shape = [sizes[axis] for axis in step.axes]
-    elements = {ref.name: ref.dtype for ref in refs(*step.values)}
+    shape, dim = [sizes[axis] for axis in step.axes], step.axes.index(step.axis)
     tensors: dict[str, torch.Tensor] = {}
-    for place, (source, of) in enumerate(sides):
+    for place, (source, of) in enumerate(_sides(cut, step, known)):
         source = source.permute([of.index(axis) for axis in step.axes if axis in of])
         sizes_of_source = [n if axis in of else 1 for axis, n in zip(step.axes, shape, strict=True)]
-        tensors[element(place)] = source.reshape(sizes_of_source).expand(shape)
-    operands = tuple(Operand(name, elements[name], step.axes) for name in tensors)
-    names = [f"value{place}" for place in range(len(step.values))]
-    outputs = [Output(name, v, v.dtype, step.axes) for name, v in zip(names, step.values, strict=True)]
-    op = Op("scan", "values", operands, (), (), tuple(outputs))
-    values = reference(op, tensors, {}, floats, {axis: sizes[axis] for axis in step.axes})
-    values = [value.double() if value.is_floating_point() else value for value in values]
-    found: torch.Tensor = scanned(torch, step.how, values, step.axes.index(step.axis))
-    return found
+        source = source.reshape(sizes_of_source).expand(shape)
+        tensors[element(place)] = source
+        for way in (-1, 1):
+            how = How(LAST, reverse=way > 0, exclusive=True)
+            tensors[neighbour(element(place), way)] = scanned(torch, how, [source.contiguous()], dim)
+
+    def computed(exprs: Sequence[Expr]) -> Sequence[torch.Tensor]:
+        read = {ref.name: ref.dtype for ref in refs(*exprs) if ref.name in tensors}
+        operands = tuple(Operand(name, dtype, step.axes) for name, dtype in read.items())
+        outputs = tuple(Output(f"value{i}", e, e.dtype, step.axes) for i, e in enumerate(exprs))
+        op = Op("scan", "values", operands, step.scalars, (), outputs)
+        given = {name: tensors[name] for name in read}
+        return reference(op, given, numbers, floats, {axis: sizes[axis] for axis in step.axes})
+
+    values = [value.double() if value.is_floating_point() else value for value in computed(step.values)]
+    for _, how in step.results:
+        tensors[running(how)] = scanned(torch, how, values, dim)
+    found = computed([output.expr for output in step.outputs])
+    things = _things(cut)
+    return {
+        output.name: _as_it_lies(value, step.axes, things[output.name])
+        for output, value in zip(step.outputs, found, strict=True)
+    }
 
 
 def _scatter(

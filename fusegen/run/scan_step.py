@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fusegen.core.dtypes import DType
-from fusegen.fuse.products import Scan, element
-from fusegen.fuse.scan_schedule import RESULT, Lying, ScanLaunch, ScanSchedule, schedule_scan
+from fusegen.core.dtypes import DType, uint8
+from fusegen.core.ir import Scalar
+from fusegen.fuse.products import Scan
+from fusegen.fuse.scan_schedule import Lying, ScanLaunch, ScanProgram, ScanSchedule, result, schedule_scan
+from fusegen.fuse.scans import element
 from fusegen.generate.rendered import Rendered
 from fusegen.generate.scans import ScanParam, render_scan, scan_parameters
 from fusegen.launch.memo import remember
-from fusegen.launch.program import KernelLaunch, Program, Workspace, magic_division
+from fusegen.launch.program import SCALAR_FORMATS, KernelLaunch, Program, Workspace, magic_division, scalar_value
 from fusegen.matmul.steps import NativeSteps
 from fusegen.matmul.views import TensorLayout
 from fusegen.plan.frameworks import Framework, TensorInfo, target_of
@@ -26,11 +28,13 @@ class ScanStep:
     """A scan, planned.
 
     Attributes:
-        tensors: what is read, and the result: each tensor, and how many bytes behind its first element it begins.
+        tensors: what is read and written: each tensor, and how many bytes behind its first element it begins.
+        scalars: the call's numbers that it reads.
         slots: what the native call path calls these.
     """
 
     tensors: tuple[tuple[str, int], ...]
+    scalars: tuple[Scalar, ...]
     slots: tuple[str, ...]
     program: Program
     device: str
@@ -40,7 +44,8 @@ class ScanStep:
         return {name for name, _ in self.tensors}
 
     def run(self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
-        values = [framework.pointer(tensors[name]) + offset for name, offset in self.tensors]
+        values: list[Any] = [framework.pointer(tensors[name]) + offset for name, offset in self.tensors]
+        values += [scalar_value(scalar, scalars[scalar.name]) for scalar in self.scalars]
         stream, device = framework.stream(self.device), self.device
         target_of(device).run(self.program, values, stream, lambda size: framework.workspace(size, device))
 
@@ -67,15 +72,19 @@ def plan_scan(
     """The kernels of a scan; None where there are no elements.
 
     Args:
-        tensors: of what is read and of the result: dtype, strides by axis, address modulo 16.
+        tensors: of what is read, then of what is written: dtype, strides by axis, address modulo 16.
         follows: other steps run before it.
     """
     own = {axis: sizes[axis] for axis in step.axes}
     if not all(own.values()):
         return None
-    names = [*map(element, range(len(step.sources))), RESULT]
-    lying = [Lying(name, *tensor) for name, tensor in zip(names, tensors, strict=True)]
-    schedule, launch = schedule_scan(step.how, step.dtype, step.values, step.axis, own, lying, follows)
+    reads = [Lying(element(place), *tensor) for place, tensor in enumerate(tensors[: len(step.sources)])]
+    writes = [Lying(result(place), *tensor) for place, tensor in enumerate(tensors[len(step.sources) :])]
+    program = ScanProgram.of(
+        step.axis, step.how, step.dtype.compute, step.values, [how for _, how in step.results],
+        [output.expr for output in step.outputs], [scalar.ref for scalar in step.scalars],
+    )  # fmt: skip
+    schedule, launch = schedule_scan(program, step.axis, own, reads, writes, follows)
     return PlannedScan(schedule, launch, tuple(_rendered(schedule, stage) for stage in schedule.stages))
 
 
@@ -87,10 +96,10 @@ def scan_step(
 
     Args:
         known: the tensors.
-        layouts: of what is read and of the result.
+        layouts: of what is read and written.
         follows: other steps run before it.
     """
-    slots = (*(source.name for source in step.sources), step.result)
+    slots = (*(source.name for source in step.sources), *step.writes)
     lying, tensors = [], []
     for slot in slots:
         layout = layouts[slot]
@@ -100,28 +109,33 @@ def scan_step(
         tensors.append((layout.tensor, offset))
     device = known[layouts[step.result].tensor].device
     planned = plan_scan(step, sizes, lying, follows)
+    slots = (*slots, *(scalar.name for scalar in step.scalars))
     program = _program(planned, slots, device) if planned else Program([], [])
-    return ScanStep(tuple(tensors), slots, program, device)
+    return ScanStep(tuple(tensors), step.scalars, slots, program, device)
 
 
 def _program(planned: PlannedScan, slots: tuple[str, ...], device: str) -> Program:
     target, schedule, launch = target_of(device), planned.schedule, planned.launch
+    numbers = len(schedule.tensors) + len(schedule.written)  # whose slots are behind those of tensors
+
+    def slot(param: ScanParam) -> str:
+        return _TOTALS if param.kind == "totals" else slots[param.tensor + (numbers if param.kind == "number" else 0)]
+
     steps = []
     for stage, rendered in zip(schedule.stages, planned.kernels, strict=True):
         loaded = target.load(rendered, rendered.entry, "a scan", schedule.follows_in(stage))
         params = scan_parameters(schedule, stage)
-        dynamic = [param for param in params if param.kind in ("pointer", "totals")]
+        dynamic = [param for param in params if param.kind in ("pointer", "totals", "number")]
         static = [param for param in params if param not in dynamic]
         places = {param: place for place, param in enumerate((*dynamic, *static))}
+        formats = "".join(SCALAR_FORMATS[param.ctype] if param.kind == "number" else "Q" for param in dynamic)
         made = KernelLaunch(
-            loaded, launch.grid, (schedule.threads, 1, 1),
-            tuple(slots[param.tensor] if param.kind == "pointer" else _TOTALS for param in dynamic),
-            "<" + "Q" * len(dynamic), tuple(_number(param, launch) for param in static),
-            tuple(places[param] for param in params),
+            loaded, launch.grid, (schedule.threads, 1, 1), tuple(map(slot, dynamic)), "<" + formats,
+            tuple(_number(param, launch) for param in static), tuple(places[param] for param in params),
         )  # fmt: skip
         steps.append(made)
-    elements = launch.rows * launch.parts * schedule.fields
-    workspaces = [Workspace(_TOTALS, schedule.dtype, elements)] if schedule.split else []
+    size = launch.rows * launch.parts * schedule.state_bytes
+    workspaces = [Workspace(_TOTALS, uint8, size)] if schedule.split else []
     return Program(steps, workspaces).bind(slots)
 
 

@@ -4,122 +4,29 @@
 #include "fusegen_scan.cuh"
 
 // logcumsumexp, backward: scans, whose kernels come last
-//   running_2[D0, D1] = input logsumexp along D1, without the element itself
-//   d_running[D0, D1] = where(isinf(running), 0, exp(where(isinf(running), 0, running_2 - running))) and
-//       where(isinf(running), 0, exp(where(isinf(running), 0, running_2 - running)) * d_out) as factors and terms
-//       along D1 from the end, without the element itself
+//   d_running_2 = where(isinf(running), 0, exp(where(isinf(running), 0, where(index(d1) == 0, -inf, running[d1 - 1])
+//       - running))) and where(isinf(running), 0, exp(where(isinf(running), 0, where(index(d1) == 0, -inf,
+//       running[d1 - 1]) - running)) * d_out) as factors and terms along D1 from the end, without the element
+//       itself; d_input[D0, D1] = where(isinf(running), 0, (d_out + d_running_2) * exp(where(isinf(running), 0,
+//       input - running)))
 
-// logcumsumexp, backward epilogue                             declared in ops/scans.py
-//   isinf_running = isinf(running)
-//   exp_value_2 = exp(where(isinf_running, 0, input - running))
-//   d_input = where(isinf_running, 0, (d_out + d_running) * exp_value_2)
-// elementwise: 8 elements a thread, everything lies side by side
-extern "C" __global__ __launch_bounds__(256)
-void logcumsumexp_backward_epilogue_bf16(const bf16* __restrict__ input_ptr,     // [D0, D1]
-                                         const bf16* __restrict__ d_out_ptr,     // [D0, D1]
-                                         const float* __restrict__ running_ptr,  // [D0, D1]
-                                         const float* d_running_ptr,             // [D0, D1]
-                                         bf16* __restrict__ d_input_ptr,         // [D0, D1]
-                                         int n) {
-  fg::wait_for_previous_kernel();
-  // Locate: each thread owns 8 consecutive elements.
-  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (at >= n) return;
-
-  const auto input_v = fg::load_vector<8>(input_ptr + at);
-  const auto d_out_v = fg::load_vector<8>(d_out_ptr + at);
-  const auto running_v = fg::load_vector<8>(running_ptr + at);
-  const auto d_running_v = fg::load_vector<8>(d_running_ptr + at);
-  fg::Vec<float, 8> d_input_v;
-
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const float input = input_v[k];
-    const float d_out = d_out_v[k];
-    const float running = running_v[k];
-    const float d_running = d_running_v[k];
-    const bool isinf_running = fg::isinf(running);
-    const float exp_value_2 = fg::fast_exp(isinf_running ? 0.0f : input - running);
-    d_input_v[k] = isinf_running ? 0.0f : (d_out + d_running) * exp_value_2;
-  }
-  fg::store_vector<8>(d_input_ptr + at, d_input_v);
-}
-
-// scan: y[i] = log(exp(y[i - 1]) + exp(a[i])) with a = x0, and the result is y[i - 1]
-// rows: a block for each, 4096 elements at a time
-extern "C" __global__ __launch_bounds__(256)
-void scan_logaddexp_exclusive_bf16_f32(const bf16* __restrict__ x0_ptr, float* __restrict__ result_ptr, int n,
-                                       int64_t x0_stride0, int64_t result_stride0) {
-  // Locate: a block for each row.
-  const int row = blockIdx.x;
-  const int lane = threadIdx.x;
-  const int begin = 0, end = n;
-  const int j0 = row;
-  const bf16* x0 = x0_ptr + j0 * x0_stride0;
-  float* result = result_ptr + j0 * result_stride0;
-
-  fg::ScanLogAddExp<float> carry;
-  int place = 0;
-  for (int tile = begin; tile < end; tile += 4096) {
-    // Read: neighbouring threads take neighbouring vectors, several of them at once.
-    fg::Vec<float, 8> x0_read[2];
-#pragma unroll
-    for (int u = 0; u < 2; ++u) {
-      const int at = tile + 8 * (u * 256 + lane);
-      if (at >= end) continue;
-      const int i = at;
-      x0_read[u] = fg::load_vector<8>(x0 + i);
-    }
-
-    // Combine: a vector, then those of all threads in the order of the row.
-    fg::ScanLogAddExp<float> own[2], before[2];
-#pragma unroll
-    for (int u = 0; u < 2; ++u) {
-      const int at = tile + 8 * (u * 256 + lane);
-      if (at >= end) continue;
-#pragma unroll
-      for (int step = 0; step < 8; ++step) {
-        const int k = step;
-        own[u].add(x0_read[u][k]);
-      }
-    }
-    fg::scan_block<8, 2>(own, before, carry, place);
-
-    // Write: each element on top of what stands before its vector.
-#pragma unroll
-    for (int u = 0; u < 2; ++u) {
-      const int at = tile + 8 * (u * 256 + lane);
-      if (at >= end) continue;
-      const int i = at;
-      fg::Vec<float, 8> found;
-#pragma unroll
-      for (int step = 0; step < 8; ++step) {
-        const int k = step;
-        found[k] = float(before[u].result());
-        before[u].add(x0_read[u][k]);
-      }
-      fg::store_vector<8>(result + i, found);
-    }
-  }
-}
-
-// scan: y[i] = a[i] * y[i - 1] + b[i] with a = where(isinf(x0), 0, exp(where(isinf(x0), 0, x1 - x0))), b =
-//     where(isinf(x0), 0, exp(where(isinf(x0), 0, x1 - x0)) * x2), and the result is y[i - 1], from the last element
+// scan: y[i] = a[i] * y[i - 1] + b[i] with a of x0, here, x0_before, b of x0, here, x0_before, x1, and the result is
+//     y[i - 1], from the last element
 // rows: a block for each, 2048 elements at a time
 extern "C" __global__ __launch_bounds__(256)
-void scan_affine_reverse_exclusive_f32_bf16(const float* x0_ptr, const float* x1_ptr, const bf16* x2_ptr,
-                                            float* __restrict__ result_ptr, int n, int64_t x0_stride0,
-                                            int64_t x1_stride0, int64_t x2_stride0, int64_t result_stride0) {
-  fg::wait_for_previous_kernel();
+void scan_affine_reverse_exclusive_f32_bf16(const float* __restrict__ x0_ptr, const bf16* __restrict__ x1_ptr,
+                                            const bf16* __restrict__ x2_ptr, bf16* __restrict__ result_ptr,
+                                            int n, int64_t x0_stride0, int64_t x1_stride0, int64_t x2_stride0,
+                                            int64_t result_stride0) {
   // Locate: a block for each row.
   const int row = blockIdx.x;
   const int lane = threadIdx.x;
   const int begin = 0, end = n;
   const int j0 = row;
   const float* x0 = x0_ptr + j0 * x0_stride0;
-  const float* x1 = x1_ptr + j0 * x1_stride0;
+  const bf16* x1 = x1_ptr + j0 * x1_stride0;
   const bf16* x2 = x2_ptr + j0 * x2_stride0;
-  float* result = result_ptr + j0 * result_stride0;
+  bf16* result = result_ptr + j0 * result_stride0;
 
   fg::ScanAffine<float> carry;
   int place = 0;
@@ -128,6 +35,7 @@ void scan_affine_reverse_exclusive_f32_bf16(const float* x0_ptr, const float* x1
     fg::Vec<float, 8> x0_read[1];
     fg::Vec<float, 8> x1_read[1];
     fg::Vec<float, 8> x2_read[1];
+    float x0_before_edge[1];
 #pragma unroll
     for (int u = 0; u < 1; ++u) {
       const int at = tile + 8 * (u * 256 + lane);
@@ -136,6 +44,7 @@ void scan_affine_reverse_exclusive_f32_bf16(const float* x0_ptr, const float* x1
       x0_read[u] = fg::load_vector<8>(x0 + i);
       x1_read[u] = fg::load_vector<8>(x1 + i);
       x2_read[u] = fg::load_vector<8>(x2 + i);
+      x0_before_edge[u] = i > 0 ? fg::load(x0 + (i - 1)) : float(0);
     }
 
     // Combine: a vector, then those of all threads in the order of the row.
@@ -146,15 +55,16 @@ void scan_affine_reverse_exclusive_f32_bf16(const float* x0_ptr, const float* x1
     for (int u = 0; u < 1; ++u) {
       const int at = tile + 8 * (u * 256 + lane);
       if (at >= end) continue;
+      const int i = n - 8 - at;
 #pragma unroll
       for (int step = 0; step < 8; ++step) {
         const int k = 7 - step;
-        a[u][k] = fg::isinf(x0_read[u][k])
-                      ? 0.0f
-                      : expf(fg::isinf(x0_read[u][k]) ? 0.0f : x1_read[u][k] - x0_read[u][k]);
-        b[u][k] = fg::isinf(x0_read[u][k])
-                      ? 0.0f
-                      : expf(fg::isinf(x0_read[u][k]) ? 0.0f : x1_read[u][k] - x0_read[u][k]) * x2_read[u][k];
+        const int64_t here = i + k;
+        const float x0_before = k ? x0_read[u][k - 1] : x0_before_edge[u];
+        const bool isinf_x0 = fg::isinf(x0_read[u][k]);
+        const float exp_value = expf(isinf_x0 ? 0.0f : (here == 0 ? -fg::infinity<float>() : x0_before) - x0_read[u][k]);
+        a[u][k] = isinf_x0 ? 0.0f : exp_value;
+        b[u][k] = isinf_x0 ? 0.0f : exp_value * x1_read[u][k];
         own[u].add(a[u][k], b[u][k]);
       }
     }
@@ -166,14 +76,16 @@ void scan_affine_reverse_exclusive_f32_bf16(const float* x0_ptr, const float* x1
       const int at = tile + 8 * (u * 256 + lane);
       if (at >= end) continue;
       const int i = n - 8 - at;
-      fg::Vec<float, 8> found;
+      fg::Vec<float, 8> result_found;
 #pragma unroll
       for (int step = 0; step < 8; ++step) {
         const int k = 7 - step;
-        found[k] = float(before[u].result());
+        const bool isinf_x0 = fg::isinf(x0_read[u][k]);
+        const float prod = (x1_read[u][k] + before[u].result()) * expf(isinf_x0 ? 0.0f : x2_read[u][k] - x0_read[u][k]);
+        result_found[k] = isinf_x0 ? 0.0f : prod;
         before[u].add(a[u][k], b[u][k]);
       }
-      fg::store_vector<8>(result + i, found);
+      fg::store_vector<8>(result + i, result_found);
     }
   }
 }

@@ -52,14 +52,14 @@ void scan_logaddexp_bf16(const bf16* __restrict__ x0_ptr, bf16* __restrict__ res
       const int at = tile + 8 * (u * 256 + lane);
       if (at >= end) continue;
       const int i = at;
-      fg::Vec<float, 8> found;
+      fg::Vec<float, 8> result_found;
 #pragma unroll
       for (int step = 0; step < 8; ++step) {
         const int k = step;
         before[u].add(x0_read[u][k]);
-        found[k] = float(before[u].result());
+        result_found[k] = before[u].result();
       }
-      fg::store_vector<8>(result + i, found);
+      fg::store_vector<8>(result + i, result_found);
     }
   }
 }

@@ -52,14 +52,14 @@ void scan_logaddexp_f32(const float* __restrict__ x0_ptr, float* __restrict__ re
       const int at = tile + 4 * (u * 256 + lane);
       if (at >= end) continue;
       const int i = at;
-      fg::Vec<float, 4> found;
+      fg::Vec<float, 4> result_found;
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         const int k = step;
         before[u].add(x0_read[u][k]);
-        found[k] = float(before[u].result());
+        result_found[k] = before[u].result();
       }
-      fg::store_vector<4>(result + i, found);
+      fg::store_vector<4>(result + i, result_found);
     }
   }
 }

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from fusegen.core.dtypes import BY_NAME, DType, bool_
-from fusegen.core.ir import Expr, Ref
-from fusegen.core.scans import AFFINE, FOLDS, LOGADDEXP, SEGMENTS, How
+from fusegen.core.dtypes import BY_NAME, DType, bool_, float32, int64
+from fusegen.core.ir import Expr, Index, Output, Ref, call, const, substitute
+from fusegen.core.scans import AFFINE, FOLDS, LAST, LOGADDEXP, PLACES, SEGMENTS, How
 from fusegen.declare.scan_reference import scanned
-from fusegen.fuse.products import Scan, Source, element
-from fusegen.fuse.scan_schedule import RESULT, Lying, ScanSchedule, schedule_scan
+from fusegen.declare.table import apply
+from fusegen.fuse.products import Scan, Source
+from fusegen.fuse.scan_schedule import HERE, Lying, ScanProgram, ScanSchedule, result, schedule_scan
+from fusegen.fuse.scans import element, neighbour, running
 from fusegen.generate.rendered import headers
 from fusegen.generate.scans import render_scan
 from fusegen.launch.cache import default_cache
@@ -26,7 +28,7 @@ from fusegen.plan.frameworks import Torch
 from fusegen.run import scan_step as steps
 from tests.support.emulated import ROOT, Racing
 
-COMBINES = (*FOLDS, AFFINE, SEGMENTS)
+COMBINES = (*FOLDS, AFFINE, SEGMENTS, LAST, *PLACES)
 AXES = "abcd"
 # What is read, made of a tensor of this shape: how it lies.
 Lies = Callable[[torch.Tensor], torch.Tensor]
@@ -89,23 +91,44 @@ def read_as_they_are(how: How, dtype: DType) -> tuple[Expr, ...]:
     return tuple(Ref(element(place), kind) for place, kind in enumerate(kinds))
 
 
-def run(how: How, axis: int, values: Sequence[torch.Tensor], out: torch.Tensor) -> steps.ScanStep:
-    """A scan of these tensors into another one."""
-    dtype = BY_NAME[str(out.dtype).removeprefix("torch.")].compute
-    axes = tuple(AXES[: out.ndim])
-    names = [*(f"v{i}" for i in range(len(values))), "y"]
-    tensors = dict(zip(names, [*values, out], strict=True))
+def dtype_of(tensor: torch.Tensor) -> DType:
+    return BY_NAME[str(tensor.dtype).removeprefix("torch.")]
+
+
+def program_of(how: How, dtype: DType) -> ScanProgram:
+    """Of tensors that are read as they are, and a result that is written so."""
+    values = read_as_they_are(how, dtype)
+    return ScanProgram.of("", how, dtype, values, [how], [Ref(running(how), how.dtype(dtype))])
+
+
+def run_program(
+    program: ScanProgram, axis: int, values: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]
+) -> steps.ScanStep:
+    """A program of a kernel on these tensors."""
+    axes = tuple(AXES[: outs[0].ndim])
+    names = [*(f"v{i}" for i in range(len(values))), *(f"y{i}" for i in range(len(outs)))]
+    tensors = dict(zip(names, [*values, *outs], strict=True))
     known = {name: Torch().info(name, tensor) for name, tensor in tensors.items()}
     layouts = {n: TensorLayout(n, dict(zip(axes, t.stride(), strict=True))) for n, t in tensors.items()}
-    sources = [Source(name, ()) for name in names[:-1]]
+    sources = tuple(Source(name, ()) for name in names[: len(values)])
+    here: dict[Expr, Expr] = {Ref(HERE, int64): Index(axes[axis])}
+    outputs = tuple(
+        Output(name, substitute(expr, here), dtype_of(out), axes)
+        for name, expr, out in zip(names[len(values) :], program.outputs, outs, strict=True)
+    )
     step = Scan(
-        "y", sources[0], sources[-1], axes, (), axis=axes[axis], how=how, dtype=dtype,
-        sources=tuple(sources), values=read_as_they_are(how, dtype),
+        names[len(values)], sources[0], sources[-1], axes, (), axis=axes[axis], how=program.how, dtype=program.dtype,
+        sources=sources, values=program.values, results=tuple((running(how), how) for how in program.results),
+        outputs=outputs,
     )  # fmt: skip
-    sizes = dict(zip(axes, out.shape, strict=True))
-    planned = steps.scan_step(step, sizes, known, layouts, follows=False)
+    planned = steps.scan_step(step, dict(zip(axes, outs[0].shape, strict=True)), known, layouts, follows=False)
     planned.run(tensors, {}, Torch())
     return planned
+
+
+def run(how: How, axis: int, values: Sequence[torch.Tensor], out: torch.Tensor) -> steps.ScanStep:
+    """A scan of these tensors into another one."""
+    return run_program(program_of(how, dtype_of(values[-1]).compute), axis, values, [out])
 
 
 def exactly(how: How, axis: int, values: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
@@ -116,18 +139,14 @@ def exactly(how: How, axis: int, values: Sequence[torch.Tensor], like: torch.Ten
 
 def schedule_of(how: How, axis: int, values: Sequence[torch.Tensor], out: torch.Tensor) -> ScanSchedule:
     axes = tuple(AXES[: out.ndim])
+    names = [*map(element, range(len(values))), result(0)]
     lying = [
-        Lying(
-            name,
-            BY_NAME[str(t.dtype).removeprefix("torch.")],
-            dict(zip(axes, t.stride(), strict=True)),
-            t.data_ptr() % 16,
-        )
-        for name, t in zip([*map(element, range(len(values))), RESULT], [*values, out], strict=True)
+        Lying(name, dtype_of(t), dict(zip(axes, t.stride(), strict=True)), t.data_ptr() % 16)
+        for name, t in zip(names, [*values, out], strict=True)
     ]
-    dtype = BY_NAME[str(out.dtype).removeprefix("torch.")].compute
     sizes = dict(zip(axes, out.shape, strict=True))
-    return schedule_scan(how, dtype, read_as_they_are(how, dtype), axes[axis], sizes, lying, False)[0]
+    program = program_of(how, dtype_of(out).compute)
+    return schedule_scan(program, axes[axis], sizes, lying[:-1], lying[-1:], False)[0]
 
 
 @pytest.mark.parametrize("combine", COMBINES)
@@ -141,6 +160,7 @@ def test_every_shape(shape: str, combine: str) -> None:
         assert {name: getattr(schedule, name) for name in expected} == expected
     for how in HOWS:
         how = replace(how, combine=combine)
+        out = out.long() if combine in PLACES else out
         run(how, axis, values, out)
         torch.testing.assert_close(out, exactly(how, axis, values, out), rtol=2e-4, atol=2e-4)
 
@@ -154,7 +174,7 @@ def test_every_dtype(combine: str, dtype: torch.dtype) -> None:
         sizes, axis, lies, _ = SHAPES[shape]
         values = drawn(combine, sizes, lies, dtype if dtype.is_floating_point else torch.float64)
         values = values if dtype.is_floating_point else [(3 * value).to(dtype) for value in values]
-        out, how = torch.empty(sizes, dtype=dtype), How(combine, reverse=True)
+        out, how = torch.empty(sizes, dtype=torch.int64 if combine in PLACES else dtype), How(combine, reverse=True)
         run(how, axis, values, out)
         tolerance = {torch.float64: 1e-10, torch.float16: 2e-3, torch.bfloat16: 1e-2}.get(dtype, 0)
         torch.testing.assert_close(out, exactly(how, axis, values, out), rtol=tolerance, atol=tolerance)
@@ -169,6 +189,59 @@ def test_an_operand_that_lacks_axes(shape: str) -> None:
         out = torch.empty(sizes)
         run(How(AFFINE), axis, [few, terms], out)
         torch.testing.assert_close(out, exactly(How(AFFINE), axis, [few, terms], out), rtol=2e-4, atol=2e-4)
+
+
+def around(reverse: bool) -> ScanProgram:
+    """Sums of a product, and what is made of them, of positions, and of elements next to one another."""
+    x, y, z = (Ref(element(place), float32) for place in range(3))
+    before, behind = (Ref(neighbour(element(place), way), float32) for place, way in ((0, -1), (2, 1)))
+    how, here = How("sum", reverse), Index("b")
+    total, here_of = Ref(running(how), float32), call("cast", here, dtype=float32)
+    odd = apply("where", apply("eq", here, const(0, int64)), total, total * z + before)
+    return ScanProgram.of("b", how, float32, [x * y], [how], [total, odd, behind - here_of])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_in_front_of_a_scan_and_behind_it(shape: str, reverse: bool) -> None:
+    sizes, axis, lies, _ = SHAPES[shape]
+    x, y = drawn("sum", sizes, lies, torch.float32)[0], drawn("sum", sizes, lies, torch.float32)[0].cos()
+    z = torch.arange(sizes[axis], dtype=torch.float32).sin().reshape([-1 if d == axis else 1 for d in range(x.ndim)])
+    z = z.expand(sizes)  # which lacks the other axes
+    outs = [
+        lies(torch.zeros(sizes)),
+        torch.zeros(sizes),
+        turned(torch.zeros(sizes)) if x.ndim > 1 else torch.zeros(sizes),
+    ]
+    run_program(around(reverse), axis, [x, y, z], outs)
+    wide = [t.double() for t in (x, y, z)]
+    total = scanned(torch, How("sum", reverse), [wide[0] * wide[1]], axis)
+    before = scanned(torch, How(LAST, exclusive=True), [wide[0]], axis)
+    behind = scanned(torch, How(LAST, reverse=True, exclusive=True), [wide[2]], axis)
+    here = torch.arange(sizes[axis]).reshape([-1 if d == axis else 1 for d in range(x.ndim)])
+    expected = [total, torch.where(here == 0, total, total * wide[2] + before), behind - here]
+    for found, exact in zip(outs, expected, strict=True):
+        torch.testing.assert_close(found.double(), exact, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("shape", ["a block", "parts", "columns in parts", "elements"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_an_extremum_and_where_it_stands(shape: str, reverse: bool) -> None:
+    sizes, axis, lies, _ = SHAPES[shape]
+    x = lies(drawn("max", sizes, lies, torch.float32)[0].round())  # which ties
+    x.view(-1)[::97] = float("-inf")
+    x.view(-1)[-3::-1501] = float("nan")
+    how, value = How("argmax", reverse), How("max", reverse)
+    refs = [Ref(running(how), int64), Ref(running(value), float32)]
+    program = ScanProgram.of("b", how, float32, [Ref(element(0), float32)], [how, value], refs)
+    outs = [torch.zeros(sizes, dtype=torch.int64), torch.zeros(sizes)]
+    run_program(program, axis, [x], outs)
+    given = x.flip(axis) if reverse else x
+    expected = torch.cummax(given, axis)
+    places = sizes[axis] - 1 - expected.indices if reverse else expected.indices
+    assert torch.equal(outs[0], places.flip(axis) if reverse else places)
+    top = expected.values.flip(axis) if reverse else expected.values
+    torch.testing.assert_close(outs[1], top, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("shape", ["a block", "parts", "columns in parts"])
@@ -211,8 +284,8 @@ def planned(how: How, dtype: DType, sizes: dict[str, int], axis: str) -> ScanSch
     values = read_as_they_are(how, dtype.compute)
     kinds = [bool_ if value.dtype is bool_ else dtype for value in values]
     lying = [Lying(element(place), kind, strides, 0) for place, kind in enumerate(kinds)]
-    lying.append(Lying(RESULT, dtype, strides, 0))
-    return schedule_scan(how, dtype.compute, values, axis, sizes, lying, False)[0]
+    written = [Lying(result(0), how.dtype(dtype), strides, 0)]
+    return schedule_scan(program_of(how, dtype.compute), axis, sizes, lying, written, False)[0]
 
 
 @pytest.mark.parametrize("combine", COMBINES)

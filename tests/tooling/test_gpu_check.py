@@ -10,7 +10,7 @@ import pytest
 
 import fusegen as fg
 from fusegen.core.ir import Op
-from fusegen.core.scans import AFFINE, FOLDS, SEGMENTS
+from fusegen.core.scans import FOLDS, LAST, PLACES, RECURRENCES
 from fusegen.derive.gradient import gradient
 from fusegen.derive.tangent import tangent
 from fusegen.derive.training import train
@@ -45,7 +45,7 @@ def test_our_kernels_are_watched(op: Op) -> None:
 
 
 def test_scans_of_each_kind_are_watched() -> None:
-    assert set(SCANS) == {f"scan_{combine}" for combine in (*FOLDS, AFFINE, SEGMENTS)}
+    assert set(SCANS) == {f"scan_{combine}" for combine in (*FOLDS, *RECURRENCES, LAST, *PLACES)}
 
 
 @pytest.mark.parametrize(
