@@ -32,6 +32,9 @@ _NEIGHBOURS, _SHORT = 8, 16
 _COLUMN_THREADS, _FEW_COLUMN_THREADS = 128, 32
 _COLUMN_WORDS, _MOST_STEPS, _LONG_COLUMN = 32, 8, 64
 _LARGEST_INT = 2**30
+# Bytes of a row's vector, where that is more than one access reads: putting two partial results together takes
+# exponentials, and long vectors have fewer to put together.
+_BYTES = {LOGADDEXP: 2 * VECTOR_BYTES}
 # What texts call the position along the row, and the number of its elements.
 HERE, LENGTH = "here", "n"
 
@@ -237,7 +240,7 @@ def schedule_scan(
     written = strides[len(reads)]  # results lie alike, but for those that a call has given
     own, near = written[-1], written[-2] if outer else 0
     if outer and n > 1 and 0 < near < own and (counts[-1] >= _NEIGHBOURS or n <= _SHORT):
-        vector = _vector(tensors, strides, len(reads), -2, counts[-1], program.dtype, whole=True)
+        vector = _vector(tensors, strides, len(reads), -2, counts[-1], program, whole=True)
         steps = max(2, min(_MOST_STEPS, _COLUMN_WORDS // (vector * words * len(reads))))
         walkers = prod(counts) // vector
         parts = 1
@@ -251,7 +254,7 @@ def schedule_scan(
             parts > 1, index, follows,
         )  # fmt: skip
         return made, ScanLaunch(n, counts, strides, parts, chunk, (-(-walkers // threads), parts, 1))
-    vector = _vector(tensors, strides, len(reads), -1, n, program.dtype, whole=False)
+    vector = _vector(tensors, strides, len(reads), -1, n, program, whole=False)
     lanes, turns, threads = _sharing(-(-n // vector), vector * words)
     padded, tile, rows = -(-n // vector) * vector, vector * turns * lanes, prod(counts)
     parts, chunk = 1, padded
@@ -291,8 +294,8 @@ def _accesses(
 
 
 def _vector(
-    tensors: Sequence[Lying], strides: Sequence[Sequence[int]], first: int, along: int, count: int, dtype: DType,
-    whole: bool,
+    tensors: Sequence[Lying], strides: Sequence[Sequence[int]], first: int, along: int, count: int,
+    program: ScanProgram, whole: bool,
 ) -> int:  # fmt: skip
     """Elements of a vector along a dimension, as many as all tensors that are neighbours there are aligned for.
 
@@ -303,11 +306,14 @@ def _vector(
     """
     if strides[first][along] != 1:
         return 1
-    dense = [(tensor, steps) for tensor, steps in zip(tensors, strides, strict=True) if steps[along] == 1]
-    vector = LARGEST_VECTOR
+    lying = list(zip(tensors, strides, strict=True))
+    dense = [(tensor, steps) for tensor, steps in lying if steps[along] == 1]
+    written = [tensor.dtype.size for tensor, steps in lying[first:] if steps[along] == 1]
+    vector, most = LARGEST_VECTOR, _BYTES.get(program.how.combine, VECTOR_BYTES) if along == -1 else VECTOR_BYTES
     while vector > 1:
-        held = vector * max(dtype.size, *(tensor.dtype.compute.size for tensor in tensors)) <= _VECTOR_HELD
-        wide = vector * min(tensor.dtype.size for tensor, _ in dense) <= VECTOR_BYTES
+        held = vector * max(program.dtype.size, *(tensor.dtype.compute.size for tensor in tensors)) <= _VECTOR_HELD
+        # A result that takes two accesses is written by halves of what memory writes at once.
+        wide = vector * max(written) <= most
         fits = count % vector == 0 if whole else vector < 2 * count
         if held and wide and fits and all(_is_aligned(tensor, steps, along, vector) for tensor, steps in dense):
             break

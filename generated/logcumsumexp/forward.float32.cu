@@ -23,43 +23,43 @@ void scan_logaddexp_f32(const float* __restrict__ x0_ptr, float* __restrict__ re
   int place = 0;
   for (int tile = begin; tile < end; tile += 4096) {
     // Read: neighbouring threads take neighbouring vectors, several of them at once.
-    fg::Vec<float, 4> x0_read[4];
+    fg::Vec<float, 8> x0_read[2];
 #pragma unroll
-    for (int u = 0; u < 4; ++u) {
-      const int at = tile + 4 * (u * 256 + lane);
+    for (int u = 0; u < 2; ++u) {
+      const int at = tile + 8 * (u * 256 + lane);
       if (at >= end) continue;
       const int i = at;
-      x0_read[u] = fg::load_vector<4>(x0 + i);
+      x0_read[u] = fg::load_vector<8>(x0 + i);
     }
 
     // Combine: a vector, then those of all threads in the order of the row.
-    fg::ScanLogAddExp<float> own[4], before[4];
+    fg::ScanLogAddExp<float> own[2], before[2];
 #pragma unroll
-    for (int u = 0; u < 4; ++u) {
-      const int at = tile + 4 * (u * 256 + lane);
+    for (int u = 0; u < 2; ++u) {
+      const int at = tile + 8 * (u * 256 + lane);
       if (at >= end) continue;
 #pragma unroll
-      for (int step = 0; step < 4; ++step) {
+      for (int step = 0; step < 8; ++step) {
         const int k = step;
         own[u].add(x0_read[u][k]);
       }
     }
-    fg::scan_block<8, 4>(own, before, carry, place);
+    fg::scan_block<8, 2>(own, before, carry, place);
 
     // Write: each element on top of what stands before its vector.
 #pragma unroll
-    for (int u = 0; u < 4; ++u) {
-      const int at = tile + 4 * (u * 256 + lane);
+    for (int u = 0; u < 2; ++u) {
+      const int at = tile + 8 * (u * 256 + lane);
       if (at >= end) continue;
       const int i = at;
-      fg::Vec<float, 4> result_found;
+      fg::Vec<float, 8> result_found;
 #pragma unroll
-      for (int step = 0; step < 4; ++step) {
+      for (int step = 0; step < 8; ++step) {
         const int k = step;
         before[u].add(x0_read[u][k]);
         result_found[k] = before[u].result();
       }
-      fg::store_vector<4>(result + i, result_found);
+      fg::store_vector<8>(result + i, result_found);
     }
   }
 }
