@@ -121,6 +121,7 @@ def _spellings(name: str, variable: bool) -> Iterator[str]:
     base = base.rstrip("_") or "value"
     if not (variable or name.startswith("@") or is_reserved(f"{base}_ptr")):
         yield base
+    base = base.lstrip("_")  # behind another underscore it would be C++'s, with any number behind it
     yield f"the_{base}"
     for number in count(2):
         yield f"the_{base}_{number}"

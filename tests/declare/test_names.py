@@ -66,7 +66,8 @@ def test_the_innermost_name_gives_way_to_the_outer_one() -> None:
 # What generated CUDA, C++, its headers and fusegen itself call things.
 _HOSTILE = (
     "n i j k m e fg half bf16 char short new default public operator template_ float_ exp sum rest row col j0 j1 n1 D0 "
-    "D1 d0 x_v x_ptr x_stride0 x_tile out out_ptr threadIdx blockIdx NAN INFINITY M_PI d_out d_other other_v total"
+    "D1 d0 x_v x_ptr x_stride0 x_tile out out_ptr threadIdx blockIdx NAN INFINITY M_PI d_out d_other other_v total "
+    "_R _Reserved ___"
 )
 HOSTILE = _HOSTILE.split()
 

@@ -20,7 +20,7 @@ from fusegen.core.subexpressions import is_reserved
 from fusegen.fuse.kernel import Kernel
 from fusegen.fused_op import FusedOp
 from fusegen.generate import slots, strided_rows
-from fusegen.generate.names import Names, identifiers, unmarked
+from fusegen.generate.names import Names, _spellings, identifiers, unmarked
 from fusegen.generate.render import marked, render
 from fusegen.generate.rendered import PREAMBLE, headers
 from fusegen.inspect.passes import passes
@@ -309,3 +309,14 @@ def test_names_stay_where_nothing_collides() -> None:
     free, taken = text("elementwise", full="head", row="x"), text("rows, unaligned", column="head")
     assert "const float head = head_v[k];" in free and "const float x = " in free
     assert "const float head_ = fg::load(head_ptr" in taken and "const int head = " in taken
+
+
+# What Python takes for a name and C++ does not: of the compiler's own kind, of marks alone, of other alphabets.
+UNUSUAL = ("_R", "_Reserved", "__X", "_X__y", "_X_ptr", "_", "___", "_1", "x__", "M_PI", "NULL", "_\u039b", "fusegen_x")
+
+
+@pytest.mark.parametrize("variable", [True, False])
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_there_is_a_spelling_of_every_name(name: str, variable: bool) -> None:
+    """The search for one went on for ever where all of them had two underscores side by side."""
+    assert any(not is_reserved(spelled) for spelled in islice(_spellings(name, variable), 10))
