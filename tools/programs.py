@@ -51,7 +51,7 @@ BINARY = {
 REDUCE = words("sum mean amax amin var std norm logsumexp prod norm1 norm_inf var0")
 ROWS = words(
     "softmax log_softmax layer_norm rms_norm center softmin normalize standardize masked_softmax guarded_rows "
-    "chosen_rows written_softmax guarded_extremum guarded_call chosen_joint topped"
+    "chosen_rows written_softmax guarded_extremum guarded_call chosen_joint topped pairs"
 )
 PAIRED = words("mse_loss l1_loss huber_loss smooth_l1_loss bce kl_div cosine")
 INTEGER = words(
@@ -62,6 +62,12 @@ SIZES = (2, 3, 4, 5, 7, 8, 12)
 # Rows of a warp and of a block, some that no vector divides; as many as fit into MOST_ELEMENTS.
 LONG_SIZES = (2, 3, 16, 64, 129, 1000, 4097)
 MOST_ELEMENTS = 4096
+
+
+def _interleaved(first: str, second: str) -> str:
+    """Elements of two tensors in turns along the last dimension."""
+    parts = ", ".join(f"lib.expand_dims({part}, -1)" for part in (first, second))
+    return f"lib.flatten(lib.concat([{parts}], -1), -2, -1)"
 
 
 @dataclass
@@ -124,6 +130,9 @@ class _Statements(PlaceStatements):
         mean = f"lib.mean({x.text}, {axis}, keepdims=True)"
         if name == "center":
             return Value(f"{x.at(ADD)} - {mean}", "f", x.shape, ADD)
+        if name == "pairs":
+            apart = f"lib.tanh(lib.expand_dims({x.text}, -1) - lib.expand_dims({x.text}, -2))"
+            return Value(f"lib.sum({apart}, {self.of([-1, -2])})", "f", x.shape)
         if name == "standardize":
             rstd = f"lib.rsqrt(lib.var({x.text}, {axis}, correction=0, keepdims=True) + 0.01)"
             return Value(f"({x.at(ADD)} - {mean}) * {rstd}", "f", x.shape, MUL)
@@ -350,7 +359,10 @@ class _Statements(PlaceStatements):
         dim = self.of([d for d, size in enumerate(x.shape) if size % 2 == 0 and size][::-1])
         axis, size = dim - len(x.shape), x.shape[dim]
         halved = tuple(s // 2 if d == dim else s for d, s in enumerate(x.shape))
-        form = self.of(["split", "turned", "both", "slice", "rolled"])
+        form = self.of(["split", "turned", "both", "slice", "rolled", "interleaved", "every two"])
+        if form == "every two" and axis == -1:
+            pair = f"{x.at(10)}[..., 1::2]", f"{x.at(10)}[..., ::2]"
+            return Value(f"{x.at(ADD)} + {_interleaved(*pair)}", "f", x.shape, ADD)
         if form in ("slice", "rolled") and axis == -1:
             at = self.draw(st.integers(1, size - 1)) if size <= max(SIZES) else size // 2
             first, rest = f"{x.at(10)}[..., :{at}]", f"{x.at(10)}[..., {at}:]"
@@ -359,6 +371,8 @@ class _Statements(PlaceStatements):
             return Value(rest, "f", (*x.shape[:-1], size - at))
         self.unpack(f"lib.split({x.text}, 2, {axis})", "f", halved)
         first, second = (value.text for value in self.values[-2:])
+        if form == "interleaved" and axis == -1:
+            return Value(_interleaved(first, f"lib.sin({second})"), "f", x.shape)
         if form == "turned":  # as a rotary embedding has it
             return Value(f"{x.at(ADD)} + lib.concat([-{second}, {first}], {axis})", "f", x.shape, ADD)
         return Value(f"lib.concat([{first}, lib.sin({second})], {axis})", "f", x.shape) if form == "both" else None

@@ -11,7 +11,7 @@ from fusegen.core import dtypes
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
 from fusegen.declare import creation, products, reductions
 from fusegen.declare.language import expand_dims
-from fusegen.declare.parts import concat, split
+from fusegen.declare.parts import concat, flatten, split
 from fusegen.declare.torch_functions import permute, torchs, transpose
 from fusegen.declare.value import Like, Value, cast, current, elementwise, lift, one_axis, shape_of
 
@@ -298,7 +298,7 @@ def isin(elements: Like, test_elements: Like, *, assume_unique: bool = False, in
 
 @torchs("einsum", numpy=["einsum"])
 def einsum(equation: str, *operands: Any) -> Value:
-    """``x @ y`` where one index is added up of two tensors and each has one of its own, or one of them several and they
+    """``x @ y`` where indices are added up of two tensors and each has one of its own, or one of them several and they
     share no other; else ``fg.sum(x * y)``; several tensors from the left."""
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
@@ -361,12 +361,14 @@ def _contracted(x: Value, of_x: str, y: Value, of_y: str, later: set[str]) -> tu
     shared = [c for c in of_x if c in of_y]
     added, batch = [c for c in shared if c not in later], [c for c in shared if c in later]
     rows, columns = ([c for c in mine if c not in theirs] for mine, theirs in ((of_x, of_y), (of_y, of_x)))
-    multiplied = len(added) == 1 and x.dtype == y.dtype and x.dtype.is_float and min(len(rows), len(columns)) == 1
+    multiplied = len(added) > 0 and x.dtype == y.dtype and x.dtype.is_float and min(len(rows), len(columns)) == 1
     if multiplied and len(columns) > 1 and not batch:  # the matrix on the right, whatever stands in front on the left
         return _contracted(y, of_y, x, of_x, later)
     if multiplied and len(columns) == 1 and (len(rows) == 1 or not batch):
         left = permute(x, *(of_x.index(c) for c in (*batch, *rows, *added)))
         right = permute(y, *(of_y.index(c) for c in (*batch, *added, *columns)))
+        if len(added) > 1:  # as one dimension: of arguments in this order, a view
+            left, right = flatten(left, -len(added), -1), flatten(right, len(batch), len(batch) + len(added) - 1)
         return products.matmul(left, right), "".join((*batch, *rows, *columns))
     every = "".join((*batch, *rows, *columns, *added))
 

@@ -597,9 +597,10 @@ def test_the_page_is_printed_from_the_table() -> None:
 SIZES = dict(zip("bcdehijknostw", (2, 6, 5, 2, 3, 5, 4, 3, 2, 4, 4, 3, 4), strict=True))
 PRODUCTS = (
     "bti,io->bto", "io,bti->bto", "btc,ts->bsc", "bd,hde->bhe", "nchw,oc->nohw", "bij,jk->bik", "bij,bjk->bik",
-    "bhid,bhjd->bhij", "bnhd,de->bnhe", "ij,kj->ki", "bij,jk,ki->bi",
+    "bhid,bhjd->bhij", "bnhd,de->bnhe", "ij,kj->ki", "bij,jk,ki->bi", "bthd,hde->bte", "bthd,dhe->bte", "nchw,ochw->no",
+    "bijk,bijo->bko",
 )  # fmt: skip
-SUMS = ("bthd,hde->bte", "bi,i->b", "i,io->o", "ij,ijk->ik")
+SUMS = ("bi,i->b", "i,io->o", "ij,ijk->ik")
 
 
 @pytest.mark.parametrize("equation", [*PRODUCTS, *SUMS])
