@@ -693,10 +693,6 @@ def test_a_gradient_is_one_scatter_and_keeps_no_rows() -> None:
             lambda i, x: fg.index_copy(x, 0, i[:, None], x),
             (torch.zeros(3, dtype=torch.int64), torch.ones(3, 4)), ShapeError, "fg.scatter",
         ),
-        (
-            lambda i, x: fg.index_add(x, 0, i, x),
-            (torch.zeros(3, dtype=torch.int64), torch.ones(3, 4)), DeclarationError, "one more argument",
-        ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_explained(function: Any, given: Any, error: type[Exception], says: str) -> None:
