@@ -226,7 +226,7 @@ def _taken(x: Value, dim: int, key: Any, whole: Any) -> Value:
                 fix="leave it out",
             ) from None  # fmt: skip
     size = len(range(first, last, step))
-    if size == length and step == 1:
+    if size == length and (step == 1 or not size):
         return x
     block = gcd(length, first, last)
     count = length // block
@@ -282,7 +282,7 @@ def pieces(x: Value, sizes: Sequence[int], dim: int) -> tuple[Value, ...]:
     """``x`` in pieces of these sizes, which make up the dimension."""
     current().reads_sizes = True
     block, at, found = gcd(*sizes), 0, list[Value]()
-    if not are_few(sizes) or (len({*sizes}) > 1 and not _in_blocks(sum(sizes) // block)):
+    if 0 in sizes or not are_few(sizes) or (len({*sizes}) > 1 and not _in_blocks(sum(sizes) // block)):
         starts = [sum(sizes[:number]) for number in range(len(sizes))]
         return tuple(read(x, dim, start, start + size, 1) for start, size in zip(starts, sizes, strict=True))
     blocks = split(x, sum(sizes) // block, dim)

@@ -649,12 +649,16 @@ def split_by_size(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tup
     length = value.sizes[place] if place is not None else 1
     sizes = split_size_or_sections
     if not isinstance(sizes, (tuple, list)):
-        most = max(int(sizes), 1)
-        sizes = [min(most, length - at) for at in range(0, length, most)]
-    if place is None or not all(isinstance(size, int) and size > 0 for size in sizes) or sum(sizes) != length:
+        most = int(sizes)
+        if most > 0 and length:
+            sizes = [min(most, length - at) for at in range(0, length, most)]
+        else:  # no elements are one part, and elements are none of no size
+            sizes = [0 if most > 0 else most]
+    known = bool(sizes) and all(isinstance(size, int) and size >= 0 for size in sizes)
+    if place is None or not known or sum(sizes) != length:
         raise ShapeError(
             f"{current().where}, split", given=f"dimension {dim} of {shape_of(value)} in parts of {list(sizes)}",
-            expected="positive sizes that make up the dimension", fix="count the elements of each part",
+            expected="sizes that make up the dimension", fix="count the elements of each part",
         )  # fmt: skip
     return split(tensor, len(sizes), dim) if len(set(sizes)) == 1 else pieces(value, sizes, place)
 

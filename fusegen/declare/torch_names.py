@@ -239,5 +239,6 @@ def call_numpy(entry: TorchFunction, function: Any, args: tuple[Any, ...], kwarg
                 f"{current().where}, numpy.split", given=f"places {count!r}", expected="the number of equal parts",
                 fix="split it outside, and pass the parts",
             )  # fmt: skip
-        given["split_size_or_sections"] = given["tensor"].shape[given.get("dim", 0)] // count
+        size = given["tensor"].shape[given.get("dim", 0)]
+        given["split_size_or_sections"] = [size // count if count > 0 else 0] * count
     return entry.function(**given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -85,3 +86,42 @@ def test_parts_of_nothing(axis: int) -> None:
     op = fg.op(lambda x: (lambda p: p[0] * 2 + p[1])(fg.split(x, 2, axis)))
     for shape in ((0, 4), (4, 0), (0, 0)):
         check_same(op, lambda x: (lambda p: p[0] * 2 + p[1])(x.chunk(2, axis)), [draw(*shape)])
+
+
+# Where a dimension has no elements, there is no block that it is made of.
+CUT: dict[str, Callable[[Any], Any]] = {
+    "a step": lambda x: x[:, ::2].exp(),
+    "a step of what is computed": lambda x: x.tanh().cumprod(1)[..., ::2] * 2,
+    "parts of a size": lambda x: x.split(2, 1)[0] * 2,
+    "parts of no elements": lambda x: x.split([0, x.shape[1]], 1)[1] * 2,
+    "chunks": lambda x: x.chunk(2, 1)[0] * 2,
+    "parts between places": lambda x: torch.tensor_split(x, 2, 1)[0] + 1,
+}
+
+
+@pytest.mark.parametrize("size", [0, 4])
+@pytest.mark.parametrize("name", CUT)
+def test_a_dimension_without_elements_is_cut(name: str, size: int) -> None:
+    x = torch.randn(3, size, dtype=torch.float64, requires_grad=True)
+    ours, theirs = fg.op(CUT[name], name="cut")(x), CUT[name](x)
+    torch.testing.assert_close(ours, theirs)
+    cotangent = torch.randn_like(theirs)
+    mine, wanted = (torch.autograd.grad(result, x, cotangent) for result in (ours, theirs))
+    torch.testing.assert_close(mine, wanted)
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_parts_of_no_size_are_refused(size: int) -> None:
+    with pytest.raises(fg.ShapeError, match="sizes that make up the dimension"):
+        fg.op(lambda x: x.split(size, 1)[0] * 2, name="cut")(torch.randn(3, 4))
+
+
+@pytest.mark.parametrize(("size", "count"), [(0, 2), (4, 2), (5, 2)])
+def test_numpys_parts_are_equal(size: int, count: int) -> None:
+    x = np.random.default_rng(0).standard_normal((3, size))
+    op = fg.op(lambda x: np.split(x, count, axis=1)[1] * 1, name="cut")
+    if size % count:
+        with pytest.raises(fg.ShapeError, match="sizes that make up the dimension"):
+            op(x)
+    else:
+        np.testing.assert_array_equal(op(x), np.split(x, count, axis=1)[1])
