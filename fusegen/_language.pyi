@@ -240,11 +240,11 @@ def feature_dropout(x: Number, p: Number = 0.5, training: bool = True) -> Tensor
 def flatten(x: Number, first: int = 0, last: int = -1) -> Tensor:
     """``x`` with the dimensions from ``first`` to ``last`` as one. Source: torch.flatten.
 
-    All but the last must be numbers of groups (``unflatten``), or of size one: sizes that are the same in every call.
+    Dimensions that the declaration has made itself, or of which it takes blocks, are read at their places as one; all
+    others are groups of one (``unflatten``). Unless they were before, the declaration is traced for each shape.
 
     Raises:
         ShapeError: there are no such dimensions.
-        DeclarationError: they are of any size.
     """
 def floor(x: Number, /) -> Tensor:
     """Elementwise floor; arguments broadcast and promote as torch's."""

@@ -327,11 +327,11 @@ def _torch_segments(x: Any, ids: Any, how: str, axis: int) -> Any:
 
 def _torch_reread(x: Any, form: str, axis: int, a: int, b: int) -> Any:
     n = x.shape[axis]
-    read = {"step": range(a, n, b + 1), "flip": range(n - 1, -1, -1)}.get(form, range(-a, n + b))
+    read = {"step": range(a, n, abs(b) + 1), "flip": range(n - 1, -1, -1)}.get(form, range(-a, n + b))
     at = torch.tensor([*read], dtype=torch.int64)
     if form == "reflect":
         at = n - 1 - (n - 1 - at.abs()).abs()
-    at = {"replicate": at.clamp(0, n - 1), "circular": at % n}.get(form, at)
+    at = {"replicate": at.clamp(0, n - 1), "circular": at % (n + min(b, 0))}.get(form, at)
     is_there = ((at >= 0) & (at < n)).reshape(-1, *[1] * (-1 - axis))
     return torch.where(is_there, torch.index_select(x, axis, at.clamp(0, n - 1)), 0.0)
 

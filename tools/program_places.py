@@ -209,8 +209,10 @@ class PlaceStatements(Writer):
             return None
         dim = self.of([d for d, size in enumerate(x.shape) if size > 1])
         axis, size = dim - len(x.shape), x.shape[dim]
-        form = self.of(["step", "flip", "constant", "reflect", "replicate", "circular"])
+        form = self.of(["step", "flip", "constant", "reflect", "replicate", "circular", "cropped"])
         a, b = (self.draw(st.integers(0, min(3, size - 1))) for _ in "ab")
+        if form == "cropped":  # what is left goes on anew in front
+            a, b, form = min(a, size - b), -b, "circular"
         count = {"step": len(range(a, size, b + 1)), "flip": size}.get(form, a + size + b)
         text = f"lib.reread({x.text}, {form!r}, {axis}, {a}, {b})"
         is_new = all(count not in each.shape for each in self.arguments) and count not in self.sizes

@@ -190,7 +190,7 @@ class Tensor:
     def bool(self) -> Tensor:
         """``x.to(fg.bool_)``."""
     def broadcast_to(self, *shape: Any) -> Tensor:
-        """``x`` along dimensions that other tensors have: ``x[None].expand(y.shape[0], -1)``."""
+        """``x`` along dimensions that other tensors have, ``x[None].expand(y.shape[0], -1)``, or of so many elements."""
     def byte(self) -> Tensor:
         """``x.to(fg.uint8)``."""
     def cbrt(self) -> Tensor:
@@ -342,7 +342,7 @@ class Tensor:
     def exp2(self) -> Tensor:
         """2^x."""
     def expand(self, *shape: Any) -> Tensor:
-        """``x`` along dimensions that other tensors have: ``x[None].expand(y.shape[0], -1)``."""
+        """``x`` along dimensions that other tensors have, ``x[None].expand(y.shape[0], -1)``, or of so many elements."""
     def expand_as(self, other: Number) -> Tensor:
         """``x``, broadcast against ``y``."""
     def expm1(self) -> Tensor:
@@ -366,9 +366,9 @@ class Tensor:
     def floor_divide(self, b: Number, /) -> Tensor:
         """Elementwise floor_divide; arguments broadcast and promote as torch's."""
     def fmax(self, other: Number) -> Tensor:
-        """``fg.maximum(x, y)``, but NaN only where both are."""
+        """``fg.where((x >= y) | fg.isnan(y), x, y)``: NaN only where both are."""
     def fmin(self, other: Number) -> Tensor:
-        """``fg.minimum(x, y)``, but NaN only where both are."""
+        """``fg.where((x <= y) | fg.isnan(y), x, y)``: NaN only where both are."""
     def fmod(self, b: Number, /) -> Tensor:
         """Elementwise fmod; arguments broadcast and promote as torch's."""
     def frac(self) -> Tensor:
