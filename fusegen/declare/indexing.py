@@ -12,14 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fusegen.core import dtypes
+from fusegen.core.blocks import Joined, Part
 from fusegen.core.errors import DtypeError, ShapeError
-from fusegen.core.ir import Call, Expr, Index, Ref, Size, call, const, refs, walk
+from fusegen.core.ir import Call, Expr, Index, Ref, Size, Substitution, call, const, refs, walk
 from fusegen.core.within import Within, linear
-from fusegen.declare.axes import AxisVar, Dims
-from fusegen.declare.meeting import along_another
+from fusegen.declare.axes import AxisVar, Dims, grouped, leaves
 from fusegen.declare.reductions import reduce
 from fusegen.declare.value import (
     Like,
+    Tracer,
     Value,
     broadcast,
     cast,
@@ -169,6 +170,67 @@ def picked(value: Value, place: Expr, axis: AxisVar, dims: Dims, what: str) -> V
     here = call("eq", Index(tracer.name_of(axis)), place, dtype=dtypes.bool_)
     chosen = Call("where", (here, value.expr, const(0, value.expr.dtype)), value.expr.dtype)
     return reduce("sum", Value(chosen, value.dtype, (axis, *dims)), 0, dtype=value.dtype)
+
+
+def another(dim: AxisVar) -> AxisVar:
+    """A new axis as long as a dimension, in groups where that is."""
+    made = [
+        axis and AxisVar(axis.size, f"places along {axis.origin}", fixed=True, made=True) for axis in dim.entries
+    ]  # which no argument need have
+    found = grouped(tuple(made))
+    assert found is not None
+    return found
+
+
+def along(value: Value, dim: AxisVar, made: AxisVar) -> Value:
+    """A value along a new axis in the place of one of its dimensions: what holds no data at other positions, and what
+    does read once more."""
+    tracer = current()
+    tracer.reads_sizes = True
+    without_data = holds_no_data(value)
+    for own, new in zip(leaves([dim]), leaves([made]), strict=True):
+        dims = tuple(_with(other, own, new) for other in value.dims)
+        if without_data:
+            value = Value(_at_others(tracer, value.expr, own, new), value.dtype, dims, value.weak)
+        elif own.find() in tracer.axes_of(value.expr):
+            value = picked(value, Index(tracer.name_of(new)), own, dims, "a tensor that meets itself")
+        else:
+            value = Value(value.expr, value.dtype, dims, value.weak)
+    return value
+
+
+def _with(dim: AxisVar | None, own: AxisVar, new: AxisVar) -> AxisVar | None:
+    """A dimension with a new axis in the place of one that it is, or is made of."""
+    if dim is None or own.find() not in leaves([dim]):
+        return dim
+    return grouped(tuple(new if axis is not None and axis is own.find() else axis for axis in dim.entries))
+
+
+def _at_others(tracer: Tracer, expr: Expr, own: AxisVar, new: AxisVar) -> Expr:
+    """Positions along another axis. Of a dimension in groups positions are told as one number."""
+    nodes = [node for node in walk([expr]) if isinstance(node, Index)]
+    found: dict[Expr, Expr] = {}
+    for node in nodes:
+        entries = tracer.sizes[node.axis].entries
+        if own.find() in leaves([tracer.sizes[node.axis]]):
+            axis = grouped(tuple(new if entry is not None and entry is own.find() else entry for entry in entries))
+            assert axis is not None
+            found[node] = Index(tracer.name_of(axis))
+    return Substitution(found).of(expr)
+
+
+def holds_no_data(value: Value) -> bool:
+    """Whether it is made of positions, and numbers that are the same everywhere."""
+    tracer = current()
+    return bool(value.dims) and not any(
+        (isinstance(node, Ref) and tracer.axes_of(node)) or isinstance(node, (Part, Joined))
+        for node in walk([value.expr])
+    )
+
+
+def along_another(value: Value, axis: AxisVar) -> Value:
+    """A value along a new axis in the place of one of its dimensions."""
+    return along(value, axis, another(axis))
 
 
 FUNCTIONS = (take, take_along_axis)

@@ -17,6 +17,7 @@ from fusegen.core.errors import DeclarationError, FusegenError
 from fusegen.core.ir import Op, Operand, Scalar, walk
 from fusegen.declare.axes import AxisVar
 from fusegen.declare.build_op import build_op
+from fusegen.declare.meeting import met_apart
 from fusegen.declare.value import FEW_BLOCKS, MOST_BLOCKS, Tracer, Value, cast, tracing
 
 
@@ -129,7 +130,7 @@ class _Trace:
             _where(self.name, self.declared), self.double, codes=self.codes, arguments=frozenset(given),
             constants=constants,
             separate_product_axes=self.separate_product_axes, most_blocks=self.most_blocks,
-            began=(_Trace.run.__code__,),
+            apart=met_apart, began=(_Trace.run.__code__,),
         )  # fmt: skip
 
     def run(self, function: Callable[[Mapping[str, Any]], Any]) -> Op:

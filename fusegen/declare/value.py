@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -102,6 +102,8 @@ class Tracer:
     # Reads and writes whose places are looked at: what an error says of each, and its number.
     sites: dict[tuple[str, bool], int] = field(default_factory=dict)
     own_places: bool = False  # Places are the language's own, and not looked at.
+    # What is read once more where a tensor meets itself (declare/meeting, which reads, and reads are made of values).
+    apart: Callable[[Sequence[Value], str], Sequence[Value]] = lambda values, _: values
     began: tuple[Any, ...] = ()  # Code objects of the trace itself: what is on the stack behind them is its caller's.
 
     def tensors(self) -> list[tuple[str, Dims]]:
@@ -633,9 +635,7 @@ def elementwise(name: str, *args: Like, detail: Detail = None) -> Value:
             expected=f"{row.arity}",
             fix="see `fusegen list --functions`",
         )
-    from fusegen.declare.meeting import met_apart  # which reads, and this is what reads are made of
-
-    values = met_apart([lift(arg) for arg in args], name)
+    values = current().apart([lift(arg) for arg in args], name)
     dims = broadcast(values, name)
     head = values[:1] if row.kind is Kind.SELECT else []
     typed = values[len(head) :]

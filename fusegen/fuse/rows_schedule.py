@@ -302,10 +302,12 @@ def _better_one_by_one(
     kernel: RowKernel, unaligned: _Shape, n: int, wider: int, streams: list[Placement],
     buffers: Mapping[str, Buffer], chip: Chip,
 ) -> bool:  # fmt: skip
-    """Whether a kernel that arithmetic bounds does better without vectors, where rows begin anywhere: a short row fills
-    few of its threads' last vectors, and single elements at its ends take as long as one of each thread's."""
+    """Whether a kernel that arithmetic bounds, and that walks over a row once, does better without vectors where rows
+    begin anywhere: a short row fills few of its threads' last vectors, and single elements at its ends take as long as
+    one of each thread's."""
     moved = _width(streams, buffers) + sum(output.dtype.size for output in kernel.pointwise)
-    if element_cost(kernel) < BOUND_BY_ARITHMETIC * moved or kernel.columns:
+    once = kernel.stages and kernel.final_stage is kernel.stages[0]
+    if not once or kernel.columns or element_cost(kernel) < BOUND_BY_ARITHMETIC * moved:
         return False
     shape = _own_shape(kernel, n, _width(streams, buffers), 1, 0, MOST_RAW // _width(streams, buffers), chip, 1)
     if shape is None or shape.cluster > 1:

@@ -12,9 +12,8 @@ time: the largest that two of them have in common, for all that have it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 from fusegen.core.ir import Call, Const, Expr, rebuild, walk
 from fusegen.core.regroupable import Regroupable, regroupable
@@ -22,7 +21,7 @@ from fusegen.core.text import Order
 
 # Products that are compared with each other, each with all others; and their factors. Ops that have more of them were
 # unrolled, mostly, and what they have in common was written once.
-MOST_PRODUCTS, MOST_FACTORS = 64, 32
+MOST_PRODUCTS, MOST_FACTORS = 32, 32
 
 
 @dataclass(eq=False)
@@ -115,31 +114,46 @@ def _apart(root: Expr, is_whole: Callable[[Expr], bool]) -> _Product | None:
 def _share(products: dict[Expr, _Product]) -> bool:
     """Put shared products in the place of their factors, wherever they are; whether there are any."""
     items: list[_Product | _Shared] = list(products.values())
-    shared = False
-    while len(items) <= 2 * MOST_PRODUCTS and (common := _best(items)):
-        found = _Shared(Counter(dict(common)))
-        for item in items:
-            if found.factors <= item.factors:
-                item.factors = item.factors - found.factors
-                item.factors[found] += 1
+    pairs: dict[tuple[int, int], Counter[Expr | _Shared]] = {}
+    changed = list(range(len(items)))
+    while changed:
+        _compare(items, changed, pairs)
+        common = _best(pairs)
+        if common is None:
+            break
+        found = _Shared(common)
         items.append(found)
-        shared = True
-    return shared
+        changed = [place for place, item in enumerate(items) if common <= item.factors]
+        for place in changed[:-1]:
+            items[place].factors = items[place].factors - common + Counter([found])
+    return len(items) > len(products)
 
 
-def _best(items: list[_Product | _Shared]) -> tuple[tuple[Expr | _Shared, int], ...]:
-    """The factors that two of them have in common, and whose product saves most multiplications."""
-    common = dict[frozenset[tuple[Expr | _Shared, int]], tuple[tuple[Expr | _Shared, int], ...]]()
-    for one, other in combinations(items, 2):
-        both = one.factors & other.factors
-        if both.total() > 1:
-            common.setdefault(frozenset(both.items()), tuple(both.items()))
-    best, most = tuple[tuple[Expr | _Shared, int], ...](), 0
-    for factors in common.values():
-        counted = Counter(dict(factors))
-        saved = (counted.total() - 1) * (sum(counted <= item.factors for item in items) - 1)
+def _compare(
+    items: list[_Product | _Shared], changed: Sequence[int], pairs: dict[tuple[int, int], Counter[Expr | _Shared]]
+) -> None:
+    """Find what those that have changed have in common with each of the others: at least two factors."""
+    for one in changed:
+        for other in range(len(items)):
+            if other != one:
+                both = items[one].factors & items[other].factors
+                pair = min(one, other), max(one, other)
+                if both.total() > 1:
+                    pairs[pair] = both
+                else:
+                    pairs.pop(pair, None)
+
+
+def _best(pairs: dict[tuple[int, int], Counter[Expr | _Shared]]) -> Counter[Expr | _Shared] | None:
+    """The factors that two products have in common, and whose product saves most multiplications; the first of them."""
+    have: dict[frozenset[tuple[Expr | _Shared, int]], tuple[Counter[Expr | _Shared], set[int]]] = {}
+    for pair, both in pairs.items():
+        have.setdefault(frozenset(both.items()), (both, set()))[1].update(pair)
+    best, most = None, 0
+    for common, places in have.values():
+        saved = (common.total() - 1) * (len(places) - 1)
         if saved > most:
-            best, most = factors, saved
+            best, most = common, saved
     return best
 
 

@@ -125,16 +125,26 @@ def _said(value: Expr) -> str:
 
 
 def _broken(text: str, column: int) -> str:
-    """An expression that begins in a column, with its choice on lines of its own where it is too long for one."""
+    """An expression that begins in a column, with its outermost choice on lines of its own where it is too long for
+    one: in parentheses below where the condition begins, as clang-format has it."""
     if column + len(text) < 118:
         return text
-    depth, pieces, start = 0, list[str](), 0
+    depth, begins, choices = 0, {0: 0}, list[tuple[int, int, int]]()
     for at, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
-        if not depth and text[at : at + 3] in (" ? ", " : "):
-            pieces.append(text[start:at])
-            start = at + 1
-    return f"\n{' ' * (column + 4)}".join([*pieces, text[start:]])
+        if letter == "(" or text[at : at + 2] == ", ":
+            begins[depth] = at + (1 if letter == "(" else 2)
+        if text[at : at + 3] in (" ? ", " : "):
+            choices.append((depth, at, begins[depth]))
+    if not choices:
+        return text
+    outermost, _, begin = min(choices)
+    pieces, start = list[str](), 0
+    for at in (at for level, at, _ in choices if level == outermost):
+        pieces.append(text[start:at])
+        start = at + 1
+    indent = column + (begin if outermost else 4)
+    return f"\n{' ' * indent}".join([*pieces, text[start:]])
 
 
 @dataclass
@@ -287,7 +297,8 @@ class _Slots:
         found, known = self._results(state, [*(let for let in statements if let.name in of_results), *bound])
         found += [self._let(let, known) for let in statements if let.name in of_results]
         for tensor, expr in zip(schedule.written, outputs, strict=False):
-            found.append(f"{tensor.name}_found[k] = {_broken(self._text(expr, known, tensor.dtype), 18)};")
+            start = f"{tensor.name}_found[k] = "
+            found.append(f"{start}{_broken(self._text(expr, known, tensor.dtype), 8 + len(start))};")
         return [*lines, *found, *add] if exclusive else [*lines, *add, *found]
 
     @property
@@ -311,7 +322,8 @@ class _Slots:
 
     def _let(self, let: Statement, known: Mapping[str, str] | None = None) -> str:
         dtype = let.expr.dtype.compute
-        return f"const {dtype.ctype} {let.name} = {_broken(self._text(let.expr, known), 18)};"
+        start = f"const {dtype.ctype} {let.name} = "
+        return f"{start}{_broken(self._text(let.expr, known), 8 + len(start))};"
 
     def _located(self, items: Sequence[Let | Output | Statement]) -> list[str]:
         """The position of an element and those next to it, where something is made of these."""
