@@ -147,14 +147,14 @@ def test_a_gradient_shares_the_pass_of_a_sum_that_waits_for_the_same() -> None:
 # -- rows behind rows ----------------------------------------------------------------------------------------
 
 
-def columns_between(x: Any, w: Any, b: Any) -> Any:
-    v = fg.ops.layer_norm(x, (x.shape[-1],), w, b)
+def columns_between(x: Any, w: Any, b: Any, f: Any = fg.tanh) -> Any:
+    v = f(fg.ops.layer_norm(x, (x.shape[-1],), w, b))
     scaled = v / (fg.amax(fg.abs(v), -1, keepdims=True) + 1e-3)
     return scaled, fg.amax(scaled * scaled, -2)
 
 
-def columns_between_in_torch(x: Any, w: Any, b: Any) -> Any:
-    v = torch.nn.functional.layer_norm(x, x.shape[-1:], w, b)
+def columns_between_in_torch(x: Any, w: Any, b: Any, f: Any = torch.tanh) -> Any:
+    v = f(torch.nn.functional.layer_norm(x, x.shape[-1:], w, b))
     scaled = v / (v.abs().amax(-1, keepdim=True) + 1e-3)
     return scaled, (scaled * scaled).amax(-2)
 
@@ -162,11 +162,23 @@ def columns_between_in_torch(x: Any, w: Any, b: Any) -> Any:
 @pytest.mark.parametrize("dtype", (F32, F64))
 def test_rows_behind_rows_stay_on_chip_too(dtype: torch.dtype) -> None:
     arguments = leaves((200, 96), (96,), (96,), dtype=dtype)
-    agree(fg.op(columns_between), columns_between_in_torch, *arguments)
-    backward = planned_passes(fg.op(columns_between), *arguments)[1]
+    op = fg.op(lambda x, w, b: columns_between(x, w, b))
+    agree(op, lambda x, w, b: columns_between_in_torch(x, w, b), *arguments)
+    backward = planned_passes(op, *arguments)[1]
     rows = [kernel.kernel for kernel in backward if isinstance(kernel.kernel, RowKernel)]
     assert len(rows) == 2 and "d_x" in {o.name for o in rows[1].written}
     assert sum(bool(kernel.partials) for kernel in rows) <= 1  # whose axis has one size
+
+
+@pytest.mark.parametrize("dtype", (F32, F64, BF16))
+def test_maxima_that_the_forward_has_found_are_not_taken_again(dtype: torch.dtype) -> None:
+    """Their elements are sums and products, which have the same bits in the backward: one row kernel is left."""
+    op = fg.op(lambda x, w, b: columns_between(x, w, b, fg.abs))
+    arguments = leaves((200, 96), (96,), (96,), dtype=dtype)
+    agree(op, lambda x, w, b: columns_between_in_torch(x, w, b, torch.abs), *arguments)
+    backward = planned_passes(op, *arguments)[1]
+    assert not [reduce for kernel in backward for reduce in kernel.kernel.reduces if reduce.kind == "max"]
+    assert sum(isinstance(kernel.kernel, RowKernel) for kernel in backward) == 1
 
 
 def test_strided_rows_begin_the_sums_that_go_on() -> None:

@@ -132,7 +132,9 @@ def test_the_gradients_of_an_interpolation_read_memory_once() -> None:
     x, y, w = leaves((16, 1, 1, 1), (16, 3, 20, 24), (3, 1, 24))
     text = op.emit(x, y, w, which="backward")
     assert text.count("d_out_ptr,") == 1, "one kernel reads the cotangent"
-    assert "sum_d_w_by_group" in text and "sum_d_x_by_piece" in text
+    assert "sum_d_w_by_group" in text and "sum_d_x_by_piece" not in text  # a block has a whole row
+    long = op.emit(*leaves((16, 1, 1, 1), (16, 3, 200, 240), (3, 1, 240)), which="backward")
+    assert long.count("d_out_ptr,") == 1 and "sum_d_w_by_group" in long and "sum_d_x_by_piece" in long
 
 
 def test_rows_that_wait_for_a_sum_over_all_rows() -> None:
