@@ -147,8 +147,8 @@ class Hoist:
         quotients = (node for node in divided if self._along(node.args[1]))
         known = shared_reciprocals(quotients, operands, kind)
         found = transform(exprs, lambda node: times_reciprocal(node, known, kind) or node)
-        roots = [found[expr] for expr in exprs]
-        products = share_products(roots, self.order, self.compared, lambda node: not self._along(node))
+        nodes = list(walk([found[expr] for expr in exprs]) if known else found)
+        products = share_products(nodes, self.order, self.compared, lambda node: not self._along(node))
         return {expr: products[value] for expr, value in found.items() if value in products}
 
     def fixed(self, exprs: Iterable[Expr]) -> list[Expr]:

@@ -86,7 +86,7 @@ class RowKernel(Kernel):
         """Of a row that is read in chunks: what follows from its one stage."""
         return (*Needed(self.epilogue).among(self.epilogue, self.outputs), *self.outputs)
 
-    @property
+    @cached_property
     def final_stage(self) -> Stage | None:
         """The last stage, if nothing in the kernel reads its results at its elements: no walk follows it."""
         stage, items = self.stages[-1] if self.stages else None, (*self.pointwise, *self.columns, *self.segments)

@@ -12,10 +12,10 @@ time: the largest that two of them have in common, for all that have it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
-from fusegen.core.ir import Call, Const, Expr, rebuild, walk
+from fusegen.core.ir import Call, Const, Expr, rebuild
 from fusegen.core.regroupable import Regroupable, regroupable
 from fusegen.core.text import Order
 
@@ -41,38 +41,37 @@ class _Product:
 
 
 def share_products(
-    exprs: Iterable[Expr], order: Order, whole: Container[Expr] = (), fixed: Callable[[Expr], bool] = lambda _: False
+    nodes: Sequence[Expr], order: Order, whole: Container[Expr] = (), fixed: Callable[[Expr], bool] = lambda _: False
 ) -> dict[Expr, Expr]:
-    """Each of the expressions and of their parts, with what their products have in common.
+    """Each of the expressions with what their products have in common.
 
     Args:
+        nodes: the expressions and all their parts, children before parents.
         order: in which factors are multiplied.
         whole: what is not taken apart.
         fixed: whether something is the same along a row. That is a factor by itself, and the last one.
     """
-    nodes = list(walk(exprs))
     products = _products(nodes, lambda node: node in whole or fixed(node))
     if not 1 < len(products) <= MOST_PRODUCTS or not _share(products):
         return {node: node for node in nodes}
     return _rebuilt(nodes, products, order, fixed)
 
 
-def _products(nodes: list[Expr], is_whole: Callable[[Expr], bool]) -> dict[Expr, _Product]:
+def _products(nodes: Sequence[Expr], is_whole: Callable[[Expr], bool]) -> dict[Expr, _Product]:
     """The products that are no factors of another, or something else as well, in order."""
-    parts = {node for node in nodes if _is_product(node) and not _is_reciprocal(node) and not is_whole(node)}
+    made = [node for node in nodes if isinstance(node, Regroupable)]
+    parts = {node for node in made if not _is_reciprocal(node) and not is_whole(node)} if len(made) > 1 else set()
+    if not 1 < len(parts) <= MOST_PRODUCTS * MOST_FACTORS:
+        return {}
     read_by_others = {child for node in nodes if node not in parts for child in node.children}
     inner = {child for node in parts for child in node.children}
     found: dict[Expr, _Product] = {}
-    for node in nodes:
+    for node in made:
         if node in parts and (node in read_by_others or node not in inner):
             product = _apart(node, is_whole)
             if product is not None:
                 found[node] = product
     return found
-
-
-def _is_product(node: Expr) -> bool:
-    return isinstance(node, Regroupable) and node.dtype.is_float
 
 
 def _is_reciprocal(node: Expr) -> bool:
@@ -158,7 +157,7 @@ def _best(pairs: dict[tuple[int, int], Counter[Expr | _Shared]]) -> Counter[Expr
 
 
 def _rebuilt(
-    nodes: list[Expr], products: dict[Expr, _Product], order: Order, fixed: Callable[[Expr], bool]
+    nodes: Sequence[Expr], products: dict[Expr, _Product], order: Order, fixed: Callable[[Expr], bool]
 ) -> dict[Expr, Expr]:
     """Each node, made of what its factors have become."""
     done: dict[Expr, Expr] = {}
