@@ -126,7 +126,7 @@ def _said(value: Expr) -> str:
 
 def _broken(text: str, column: int) -> str:
     """An expression that begins in a column, with its outermost choice on lines of its own where it is too long for
-    one: in parentheses below where the condition begins, as clang-format has it."""
+    one: four columns behind where the condition begins, as clang-format has it."""
     if column + len(text) < 118:
         return text
     depth, begins, choices = 0, {0: 0}, list[tuple[int, int, int]]()
@@ -143,8 +143,7 @@ def _broken(text: str, column: int) -> str:
     for at in (at for level, at, _ in choices if level == outermost):
         pieces.append(text[start:at])
         start = at + 1
-    indent = column + (begin if outermost else 4)
-    return f"\n{' ' * indent}".join([*pieces, text[start:]])
+    return f"\n{' ' * (column + begin + 4)}".join([*pieces, text[start:]])
 
 
 @dataclass

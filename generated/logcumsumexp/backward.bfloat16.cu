@@ -63,8 +63,8 @@ void scan_affine_reverse_exclusive_f32_bf16(const float* __restrict__ x0_ptr, co
         const float x0_before = k ? x0_read[u][k - 1] : x0_before_edge[u];
         const bool isinf_x0 = fg::isinf(x0_read[u][k]);
         const float exp_value = expf(isinf_x0
-                                     ? 0.0f
-                                     : (here == 0 ? -fg::infinity<float>() : x0_before) - x0_read[u][k]);
+                                         ? 0.0f
+                                         : (here == 0 ? -fg::infinity<float>() : x0_before) - x0_read[u][k]);
         a[u][k] = isinf_x0 ? 0.0f : exp_value;
         b[u][k] = isinf_x0 ? 0.0f : exp_value * x1_read[u][k];
         own[u].add(a[u][k], b[u][k]);
@@ -84,8 +84,8 @@ void scan_affine_reverse_exclusive_f32_bf16(const float* __restrict__ x0_ptr, co
         const int k = 7 - step;
         const bool isinf_x0 = fg::isinf(x0_read[u][k]);
         const float prod = (x1_read[u][k] + before[u].result()) * expf(isinf_x0
-                                                                       ? 0.0f
-                                                                       : x2_read[u][k] - x0_read[u][k]);
+                                                                           ? 0.0f
+                                                                           : x2_read[u][k] - x0_read[u][k]);
         result_found[k] = isinf_x0 ? 0.0f : prod;
         before[u].add(a[u][k], b[u][k]);
       }
