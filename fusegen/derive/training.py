@@ -10,7 +10,7 @@ again. Never otherwise: what can be recomputed from operands that are read anywa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fusegen.core.casts import rounded, unrounded
@@ -81,22 +81,36 @@ def train(op: Op, wanted: tuple[str, ...]) -> Training:
     """
     op = without_idle_extrema(op)
     backward = gradient(op, wanted)
-    plain, sums = _train(op, wanted, backward, {}), {name: total for name, (total, _) in biases(op).items()}
+    extrema = _compared(backward)
+    alike = same_bits(op, extrema) if extrema and _is_of_one_kind(op, backward) else None
+    if alike is not None:
+        kept = _train(op, wanted, backward, {}, frozenset(), alike)
+        if _has_their_elements(op, kept, extrema):
+            return kept
+    plain = _train(op, wanted, backward, {}, extrema)
+    sums = {name: total for name, (total, _) in biases(op).items()}
     if sums and any(reduce.name in sums for reduce, _ in plain.saved if isinstance(reduce, Ref)):
-        return _train(op, wanted, backward, sums)
+        return _train(op, wanted, backward, sums, extrema)
     return plain
 
 
-def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str, Expr]) -> Training:
-    """The same, with sums by the names of their products."""
+def _train(
+    op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str, Expr], again: frozenset[str],
+    alike: Callable[[Expr], Expr] | None = None,
+) -> Training:  # fmt: skip
+    """The same.
+
+    Args:
+        with_bias: sums by the names of their products.
+        again: maxima and minima that the backward takes again of its own elements.
+        alike: what gives the elements of the others the same bits in both.
+    """
     saved: list[tuple[Expr, Operand]] = []
     extra: list[Output] = []
     op_reduces = {r.name: r for r in op.expand()[0]}
     taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs, *op_reduces.values())}
     axes = op.axes_of()
-    extrema = _compared(backward)
-    alike = same_bits(op, extrema) if extrema and _is_of_one_kind(op, backward) else None
-    again = _gathered_again(op) | (extrema if alike is None else set())
+    again |= _gathered_again(op)
     for reduce in backward.expand()[0]:
         if reduce.name in op_reduces and reduce.name not in again:
             shape = tuple(sorted(axes[reduce.name], key=axis_order))
@@ -129,7 +143,7 @@ def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str
             extra.append(Output(operand.name, expr, operand.dtype, operand.shape, kept=True))
     reading = _reading_saved(backward, saved, exponentials)
     if any(reduce.name in with_bias for reduce in reading.expand()[0]):  # the backward needs the product itself
-        return _train(op, wanted, backward, {})
+        return _train(op, wanted, backward, {}, again)
     read = {operand.name for operand in reading.operands}
     saved = [(expr, operand) for expr, operand in saved if operand.name in read]
     extra = [output for output in extra if output.name in read]
@@ -164,10 +178,21 @@ def _guarded(
     return renamed, list(values.values())
 
 
-def _compared(backward: Op) -> set[str]:
+def _compared(backward: Op) -> frozenset[str]:
     """Maxima and minima that the backward compares with their elements (derive/exact), which it computes anew."""
     reduces, outputs = backward.expand()
-    return {reduce.name for reduce in compared_extrema(reduces, outputs, backward.axes_of())}
+    return frozenset(reduce.name for reduce in compared_extrema(reduces, outputs, backward.axes_of()))
+
+
+def _has_their_elements(op: Op, training: Training, extrema: frozenset[str]) -> bool:
+    """Whether a backward that reads these maxima computes the elements that the forward has found them of: nothing
+    rounded stands for a part of these, and none of the maxima is saved for one branch of a select alone."""
+    kept = [(expr, operand) for expr, operand in training.saved if isinstance(expr, Ref) and expr.name in extrema]
+    if any(operand.name != expr.name for expr, operand in kept):  # derive/guards
+        return False
+    rounds = {expr for expr, operand in training.saved if operand.dtype.is_half}
+    reduces = training.forward.expand()[0]
+    return rounds.isdisjoint(walk(reduce.expr for reduce in reduces if reduce.name in extrema))
 
 
 def _is_of_one_kind(op: Op, backward: Op) -> bool:

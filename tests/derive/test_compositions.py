@@ -5,6 +5,7 @@ Random programs draw all of this (tests/derive/test_programs.py); here stands wh
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -258,6 +259,40 @@ def test_an_extremum_is_compared_with_elements_of_its_own_kernel() -> None:
     check_same(spread, lambda x: (torch.exp(F.mish(x) - F.mish(x).amax(-1, True)), F.mish(x).amax(-1, True)), (x,))
     training = pipeline.train_op(spread.trace(x), ("x",))
     assert "top" not in {operand.name for operand in training.backward([0, 1]).operands}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_a_maximum_that_is_kept_finds_its_elements_again(dtype: torch.dtype) -> None:
+    """Of sums a backward may read the result in their place. A half is rounded there, and none would be the maximum."""
+
+    @fg.op
+    def largest(x: fg.Tensor, y: fg.Tensor, z: fg.Tensor) -> tuple[fg.Tensor, fg.Tensor]:
+        v = x + y + z
+        return v, fg.amax(v, -1)
+
+    arguments = [draw(64, 48, seed=seed).to(dtype).requires_grad_() for seed in range(3)]
+    _, top = largest(*arguments)
+    cotangent = draw(64, seed=4).to(dtype)
+    for gradient in torch.autograd.grad(top, arguments, cotangent):
+        torch.testing.assert_close(gradient.sum(-1), cotangent)  # shared by those that are as large
+    training = pipeline.train_op(largest.trace(*arguments), ("x", "y", "z"))
+    found = {operand.name for operand in training.backward([0, 1]).operands}
+    assert ("top" in found) is (dtype is torch.float32)
+
+
+def test_a_maximum_of_one_branch_is_taken_again() -> None:
+    """What is kept for one branch of a select is zero where the other is taken: nobody's maximum."""
+
+    def root(xp: Any, x: Any, y: Any, c: Any) -> Any:
+        top = xp.amax(x * y + 0.1, -1)
+        return xp.where(c > 0, xp.log(top) * xp.sqrt(top), 0.0)
+
+    x, y = (draw(9, 7, seed=seed).double().requires_grad_() for seed in (1, 2))
+    c = draw(9, seed=3).double()
+    op = fg.op(functools.partial(root, fg), name="root")
+    check_same(op, functools.partial(root, torch), (x, y, c))
+    positive = [tensor.detach().abs().add(0.5).requires_grad_() for tensor in (x, y)]
+    assert torch.autograd.gradgradcheck(lambda x, y: op(x, y, c), positive)
 
 
 # -- shapes, inside as outside -----------------------------------------------------------------------------------------
