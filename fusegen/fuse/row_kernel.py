@@ -97,6 +97,11 @@ class RowKernel(Kernel):
         return stage if items and not (read & waited_for or any(map(coupled, stage.reduces))) else None
 
     @property
+    def is_walked_once(self) -> bool:
+        """Whether one walk over a row computes all that it has."""
+        return self.final_stage is self.stages[0] if self.stages else self.row_tiles
+
+    @property
     def has_sums_of_rows(self) -> bool:
         """Whether it reduces, and over nothing but its rows."""
         return bool(self.reduces) and all(set(r.over) == set(self.over) for r in self.reduces)

@@ -306,8 +306,11 @@ def _better_one_by_one(
     begin anywhere: a short row fills few of its threads' last vectors, and single elements at its ends take as long as
     one of each thread's."""
     moved = _width(streams, buffers) + sum(output.dtype.size for output in kernel.pointwise)
-    once = kernel.stages and kernel.final_stage is kernel.stages[0]
-    if not once or kernel.columns or element_cost(kernel) < BOUND_BY_ARITHMETIC * moved:
+    if (
+        not (kernel.reduces and kernel.is_walked_once)
+        or kernel.columns
+        or element_cost(kernel) < BOUND_BY_ARITHMETIC * moved
+    ):
         return False
     shape = _own_shape(kernel, n, _width(streams, buffers), 1, 0, MOST_RAW // _width(streams, buffers), chip, 1)
     if shape is None or shape.cluster > 1:
@@ -533,7 +536,7 @@ def _schedule(
     asks = not kernel.row_tiles and (persistent or all(buffers[p.name].dtype.size < 4 for p in streams))
     static = STATIC - _of_segments(kernel, shape)
     most = chip.shared - STATIC + static - EXCHANGED - common if asks else static
-    once = is_read_once(kernel) or (kernel.final_stage is kernel.stages[0] if kernel.stages else kernel.row_tiles)
+    once = is_read_once(kernel) or kernel.is_walked_once
     unstaged = chunked or (once and not is_coupled(kernel) and not kernel.columns)
     staged = whole and (row if asks or not persistent else 2 * row) <= most and not unstaged
     staged = staged and choices.ask("staged", raw >= STAGED_FROM)
@@ -588,9 +591,7 @@ def _fitting_rows(kernel: RowKernel, plan: RowSchedule) -> int:
         return rows * plan.threads * resident(kernel, replace(plan, rows=rows))
 
     fewer = [rows for rows in powers(1, plan.rows - 1) if rows * plan.threads % WARP == 0]
-    return max(
-        (rows for rows in reversed(fewer) if threads(rows) >= MORE_THREADS * threads(plan.rows)), default=plan.rows
-    )
+    return max((rows for rows in fewer if threads(rows) >= MORE_THREADS * threads(plan.rows)), default=plan.rows)
 
 
 def resident(kernel: RowKernel, plan: RowSchedule) -> int:

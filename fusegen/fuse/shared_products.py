@@ -1,8 +1,8 @@
 """Products that several products of a kernel have in common, computed once.
 
-The gradients of one intermediate each multiply by what leads to it: ``d_x = w * (e * r * s * v)``, ``d_w = x * (e * s *
-r * v)``. Their factors come in the orders in which deriving has met them, so that no two of these products share more
-than what happens to stand first. Here ``e * r * s * v`` becomes one product, which gets a name like anything that is
+Several gradients multiply by what leads to one intermediate: ``d_x = w * e * r * s``, ``d_w = s * e * x * r``. Their
+factors come in the orders in which deriving has met them, so that no two of these products share more than what happens
+to stand first. Here ``e * r * s`` becomes one product, which gets a name like anything that is
 read twice: fewer multiplications, and one value to keep where several traversals of a row need it (fuse/reuse).
 
 Only what deriving has made is taken apart (core/regroupable). The products that save most are made first, one at a
@@ -41,7 +41,7 @@ class _Product:
 
 
 def share_products(
-    nodes: Sequence[Expr], order: Order, whole: Container[Expr] = (), fixed: Callable[[Expr], bool] = lambda _: False
+    nodes: Sequence[Expr], order: Order, whole: Container[Expr], fixed: Callable[[Expr], bool]
 ) -> dict[Expr, Expr]:
     """Each of the expressions with what their products have in common.
 
