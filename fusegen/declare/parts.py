@@ -441,6 +441,8 @@ def flatten(x: Like, first: int = 0, last: int = -1) -> Value:
     """
     value, where = lift(x), f"{current().where}, flatten"
     start, end = (one_axis(value, axis, "flatten") for axis in (first, last))
+    if not value.ndim:  # a number is a vector of one
+        return Value(value.expr, value.dtype, (None,))
     if start is None or end is None or start > end:
         raise ShapeError(
             where, given=f"dimensions {first} to {last} of {shape_of(value)}", expected="the first of them first",

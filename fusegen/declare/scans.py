@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
-from fusegen.core.ir import SCAN, Index, Reduce
-from fusegen.core.scans import AFFINE, LOGADDEXP, How, Scanned
+from fusegen.core.ir import SCAN, Index, Reduce, const
+from fusegen.core.scans import AFFINE, LOGADDEXP, PLACES, How, Scanned
 from fusegen.declare.axes import leaves
 from fusegen.declare.meeting import met_apart
 from fusegen.declare.reductions import _float
@@ -62,6 +62,8 @@ def scan(what: str, how: How, values: Sequence[Value], axis: Any, dtype: DType) 
     position = one_axis(Value(exprs[-1], dtype, dims), axis, what)
     dim = dims[position] if position is not None else None
     if dim is None:  # one element, which has a gradient of zeros where it is not in the result
+        if how.combine in PLACES:
+            return Value(const(0, dtypes.int64), dtypes.int64, dims)
         only = Value(exprs[-1], dtype, dims)
         return elementwise("where", False, only, Value(how.neutral(dtype), dtype, ())) if how.exclusive else only
     tracer = current()

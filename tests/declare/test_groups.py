@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
+from fusegen.core.errors import ShapeError
 from fusegen.core.serialize import op_from_json, op_to_json
 from fusegen.run import evaluate
 from tests.support.modes import MODES
@@ -225,3 +226,11 @@ def test_a_right_call_does_not_excuse_a_wrong_one() -> None:
     flat = fg.op(lambda x: fg.unflatten(x, -1, (2, -1)) * 2, name="flat")
     flat(draw(3, 6))
     assert "dimension -1 of x[3, 7] in 2 groups" in str(refused(lambda: flat(draw(3, 7))))
+
+
+def test_a_number_is_flattened_to_a_vector_of_one() -> None:
+    x = torch.tensor(3.0)
+    for flat in (lambda x: x.flatten(), lambda x: fg.flatten(x, 0, 0), lambda x: torch.flatten(x)):
+        assert torch.equal(fg.op(flat)(x), x.flatten())
+    with pytest.raises(ShapeError, match="axis 1 of a tensor of rank 0"):
+        fg.op(lambda x: x.flatten(1))(x)

@@ -180,6 +180,18 @@ def test_numbers_and_tensors_without_dimensions() -> None:
     assert fg.op(lambda x: fg.linear_recurrence(0.5, x, 0))(many).tolist() == [1, 1.5, 1.75, 1.875]
 
 
+@pytest.mark.parametrize("shape, axis", [((3, 1), 1), ((2, 1, 4), -2), ((1,), 0)])
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+def test_of_one_element_the_place_is_the_first(name: str, shape: tuple[int, ...], axis: int) -> None:
+    x = torch.randn(shape)
+    for given in (x, x.half(), x.int(), x > 0):
+        found = fg.op(lambda x: tuple(getattr(fg, name)(x, axis)))(given)
+        for ours, theirs in zip(found, getattr(torch, name)(given, axis), strict=True):
+            torch.testing.assert_close(ours, theirs)
+    classes = fg.op(lambda x: fg.one_hot(getattr(fg, name)(x, axis).indices % 5, 5))(x)
+    assert torch.equal(classes, torch.nn.functional.one_hot(torch.zeros(shape, dtype=torch.int64), 5))
+
+
 def test_a_gated_recurrence_runs_as_in_a_loop_over_many_steps() -> None:
     gate, x = torch.randn(2, 2, 200, 8)
     ours = fg.op(lambda gate, x: fg.linear_recurrence(fg.sigmoid(gate), (1 - fg.sigmoid(gate)) * x, 1))
