@@ -25,6 +25,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeGuard
 from weakref import WeakValueDictionary
 
@@ -46,9 +47,10 @@ class Expr:
     between dtypes is the tracer's business (declare/value).
     """
 
-    __slots__ = ("__weakref__", "_key", "dtype")
+    __slots__ = ("__weakref__", "_key", "_refs", "dtype")
     dtype: DType
     _key: tuple[Any, ...]
+    _refs: tuple[Ref, ...] | None
 
     def __new__(cls, *key: Any) -> Expr:
         full = (cls, *key)
@@ -56,7 +58,7 @@ class Expr:
             found = _interned.get(full)
             if found is None:
                 found = object.__new__(cls)
-                found._key = full
+                found._key, found._refs = full, None
                 found._fill(*key)
                 _interned[full] = found
             return found
@@ -297,17 +299,22 @@ def walk(
         children: those of a node that are gone into.
     """
     seen: set[Expr] = set()
-    stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(list(roots))]
+    stack: list[Expr | None] = list(roots)
+    stack.reverse()
+    opened: list[Expr] = []  # nodes whose children are under way; None on the stack is where they end
     while stack:
-        node, expanded = stack.pop()
-        if node in seen or (not expanded and node in known):
+        node = stack.pop()
+        if node is None:
+            node = opened.pop()
+        elif node in seen or node in known:
             continue
-        if expanded:
-            seen.add(node)
-            yield node
-        else:
-            stack.append((node, True))
-            stack.extend((child, False) for child in reversed(children(node)))
+        elif inner := children(node):
+            opened.append(node)
+            stack.append(None)
+            stack.extend(reversed(inner))
+            continue
+        seen.add(node)
+        yield node
 
 
 def rebuild(node: Expr, children: tuple[Expr, ...]) -> Expr:
@@ -385,7 +392,25 @@ def substitute_all(roots: Iterable[Expr], values: Mapping[Expr, Expr]) -> dict[E
 
 def refs(*roots: Expr) -> list[Ref]:
     """The named things that the expressions read, in order of first appearance."""
-    return [node for node in walk(roots) if isinstance(node, Ref)]
+    return list(dict.fromkeys(ref for root in roots for ref in _refs_of(root)))
+
+
+def _refs_of(root: Expr) -> tuple[Ref, ...]:
+    """Those of one expression, which are asked for again and again: found once, of parts where they are known."""
+    if root._refs is None:
+        found: dict[Ref, None] = {}
+        for node in walk([root], children=_unknown):
+            if node._refs is not None:
+                found.update(dict.fromkeys(node._refs))
+            elif isinstance(node, Ref):
+                found[node] = None
+        root._refs = tuple(found)
+    return root._refs
+
+
+def _unknown(node: Expr) -> tuple[Expr, ...]:
+    """The children that are to be gone into for what a node reads."""
+    return node.children if node._refs is None else ()
 
 
 def names_read(items: Iterable[Computed]) -> set[str]:
@@ -576,23 +601,29 @@ class Op:
 
     def expand(self) -> tuple[list[Reduce], list[Output]]:
         """The op without lets: their expressions put in place (cheap: expressions are shared, not copied)."""
-        values: dict[Expr, Expr] = {}
+        reduces, outputs = self._expanded
+        return list(reduces), list(outputs)
+
+    @cached_property
+    def _expanded(self) -> tuple[tuple[Reduce, ...], tuple[Output, ...]]:
+        lets = Substitution({})
         reduces: list[Reduce] = []
         for statement in self.statements:
-            expr = substitute(statement.expr, values)
+            expr = lets.of(statement.expr)
             if isinstance(statement, Let):
-                values[statement.ref] = expr
+                lets.put(statement.ref, expr)
             else:
                 reduces.append(replace(statement, expr=expr))
-        return reduces, [replace(output, expr=substitute(output.expr, values)) for output in self.outputs]
+        return tuple(reduces), tuple(replace(output, expr=lets.of(output.expr)) for output in self.outputs)
 
     def names(self) -> dict[Expr, str]:
         """What the declaration calls each (expanded) intermediate."""
-        values: dict[Expr, Expr] = {}
+        lets = Substitution({})
         found: dict[Expr, str] = {}
         for statement in self.statements:
             if isinstance(statement, Let):
-                expr = values[statement.ref] = substitute(statement.expr, values)
+                expr = lets.of(statement.expr)
+                lets.put(statement.ref, expr)
                 found.setdefault(expr, statement.name)
         return found
 
