@@ -25,7 +25,7 @@ from fusegen.fused_op import FusedOp  # noqa: E402
 from fusegen.inspect.cost import pass_cost  # noqa: E402
 from fusegen.inspect.gpus import Gpu, find_gpu  # noqa: E402
 from fusegen.inspect.passes import Pass, declared, shown_passes, stages  # noqa: E402
-from fusegen.inspect.units import size_text, time_text  # noqa: E402
+from fusegen.inspect.units import count_text, size_text, time_text  # noqa: E402
 
 GALLERY = ROOT / "docs" / "gallery"
 DEVICE = "h200"
@@ -131,18 +131,20 @@ def _shapes(forward: Pass) -> Iterator[str]:
 
 def _costs(shown: Sequence[Pass], device: Gpu) -> Iterator[str]:
     """A table with a line for each pass, and what its numbers are."""
-    yield "| pass | launches | moves | least | share | predicted |\n|---|---:|---:|---:|---:|---:|\n"
+    yield "| pass | launches | moves | least | share | instructions | predicted |\n" + "|---" * 7 + "|\n"
     for item in shown:
         cost = pass_cost(item, device)
         share = f"{cost.moved / cost.floor:.2f}" if cost.floor else "-"
         yield (
             f"| {item.op.label} | {len(cost.steps)} | {size_text(cost.moved)} | {size_text(cost.floor)} | {share} "
+            f"| {count_text(sum(kernel.work.issued for kernel in cost.kernels))} "
             f"| {time_text(cost.microseconds(device))} |\n"
         )
     products = any(pass_cost(item, device).products for item in shown)
     yield (
         "\n*Least* is every input read once and every result written once. *Predicted* is not measured: it is the bytes"
-        f" of each launch over {device.bandwidth / 1e6:.2f} TB/s, and a launch's time where that is more"
+        f" of each launch over {device.bandwidth / 1e6:.2f} TB/s, or its instructions at {device.issued / 1e6:.3g} T a"
+        " second where they take longer, and a launch's time where that is more"
         f"{'; of a matrix product its operations, where they take longer' if products else ''}. What was measured is"
         " in [Performance](../performance.md).\n"
     )

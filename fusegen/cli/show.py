@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from fusegen.inspect.page import CostTable
 
 PLAIN_WIDTH = 200
-COLUMNS = ("kernel", "blocks", "threads", "read", "written", "registers", "shared", "local", "predicted")
+COLUMNS = (
+    "kernel", "blocks", "threads", "read", "written", "instructions", "registers", "shared", "local", "predicted"
+)  # fmt: skip
 
 
 def show_op(
@@ -130,17 +132,18 @@ def _cost_rows(cost: PassCost, gpu: Gpu) -> list[list[str]]:
     """The cells of the table."""
     rows = []
     for step in cost.steps:
-        shape, compiled = ["-"] * 2, ["-"] * 3
+        shape, compiled, issued = ["-"] * 2, ["-"] * 3, "-"
         if isinstance(step, KernelCost):
-            shape = [_across(step.grid), _across(step.block)]
+            shape, issued = [_across(step.grid), _across(step.block)], count_text(step.work.issued)
             used = step.used
             if used is not None:
                 compiled = [str(used.registers), size_text(used.shared_bytes), size_text(used.local_bytes)]
         read, written = (size_text(sum(sizes.values())) for sizes in (step.read, step.written))
-        rows.append([_name(step), *shape, read, written, *compiled, time_text(step.microseconds(gpu))])
+        rows.append([_name(step), *shape, read, written, issued, *compiled, time_text(step.microseconds(gpu))])
     read_by_all = sum(sum(step.read.values()) for step in cost.steps)
     sums = size_text(read_by_all), size_text(cost.moved - read_by_all)
-    return [*rows, ["all", "", "", *sums, "", "", "", time_text(cost.microseconds(gpu))]]
+    issued = count_text(sum(kernel.work.issued for kernel in cost.kernels))
+    return [*rows, ["all", "", "", *sums, issued, "", "", "", time_text(cost.microseconds(gpu))]]
 
 
 def _in_words(cost: PassCost, gpu: Gpu) -> CostTable:
@@ -157,9 +160,17 @@ def _remarks(cost: PassCost, gpu: Gpu) -> list[str]:
     lines = [
         f"moved {size_text(cost.moved)}{ratio}: each input once and each result once is {size_text(cost.floor)}, "
         f"{time_text(cost.floor / gpu.bandwidth)}",
-        f"predicted, not measured: of every kernel its bytes over {gpu.bandwidth / 1e6:.2f} TB/s ({gpu.source}), "
-        f"at least {time_text(LAUNCH_MICROSECONDS)} a launch, added up",
+        f"computed {_instructions(cost)}",
+        f"predicted, not measured: of every kernel its bytes over {gpu.bandwidth / 1e6:.2f} TB/s ({gpu.source}), or "
+        f"its instructions at {gpu.issued / 1e6:.3g} T a second if they take longer, at least "
+        f"{time_text(LAUNCH_MICROSECONDS)} a launch, added up",
     ]
+    for kernel in cost.kernels:
+        if kernel.is_bound_by_arithmetic(gpu):
+            lines.append(
+                f"{kernel.entry} is bound by arithmetic: its instructions take "
+                f"{time_text(gpu.arithmetic(kernel.work))}, its bytes {time_text(kernel.moved / gpu.bandwidth)}"
+            )
     if cost.products:
         dtype = cost.products[0].dtype
         work = sum(product.operations / gpu.operations(product.dtype) for product in cost.products)
@@ -178,6 +189,13 @@ def _remarks(cost: PassCost, gpu: Gpu) -> list[str]:
                 "others' share of the bandwidth"
             )
     return lines
+
+
+def _instructions(cost: PassCost) -> str:
+    """Those of the pass beside the fewest."""
+    issued, least = sum(kernel.work.issued for kernel in cost.kernels), cost.least.issued
+    text = f"{count_text(issued)} instructions of threads, as far as elements need them"
+    return f"{text}; each part of its expressions once is {count_text(least)}" if issued > 1.02 * least else text
 
 
 def _across(sizes: Grid) -> str:

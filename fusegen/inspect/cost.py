@@ -1,9 +1,9 @@
-"""What a pass costs on a GPU that need not be there: bytes, registers, shared memory, and a roofline estimate.
+"""What a pass costs on a GPU that need not be there: bytes, instructions, registers, and a roofline estimate.
 
 Bytes are counted from the very launches that a call makes: of every operand and result its distinct elements, once a
 kernel (a broadcast operand counts its own elements, not the result's), and every workspace where it is written and
 where it is read; of matrix products their factors and results. Caches may serve some of them; the estimate knows
-nothing of that.
+nothing of that. Instructions are counted as fuse/work has them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fusegen import pipeline
 from fusegen.core.errors import CompileError
 from fusegen.core.ir import refs
 from fusegen.fuse.rows_schedule import Chip
+from fusegen.fuse.work import Work, work_of_kernel, work_of_op
 from fusegen.generate.rendered import Rendered, headers
 from fusegen.generate.wording import explain, starts_early
 from fusegen.inspect.gpus import Gpu
@@ -36,6 +37,7 @@ class KernelCost:
         entry: the kernel's name.
         why: its shape, and why that one.
         read, written: bytes by name of the tensor or workspace.
+        work: instructions; of a kernel that only puts the pieces of sums together, none.
         used: registers and memory, as compiled; None where nothing could be compiled.
     """
 
@@ -45,6 +47,7 @@ class KernelCost:
     block: Grid
     read: Mapping[str, int]
     written: Mapping[str, int]
+    work: Work
     used: Resources | None
 
     @property
@@ -59,7 +62,11 @@ class KernelCost:
 
     def microseconds(self, gpu: Gpu) -> float:
         """Roofline estimate, on the multiprocessors that get a block."""
-        return gpu.microseconds(self.moved, self.blocks)
+        return gpu.microseconds(self.moved, self.blocks, self.work)
+
+    def is_bound_by_arithmetic(self, gpu: Gpu) -> bool:
+        """Whether its instructions take longer than its bytes."""
+        return gpu.arithmetic(self.work) > self.moved / gpu.bandwidth
 
 
 @dataclass(frozen=True)
@@ -69,12 +76,14 @@ class PassCost:
     Args:
         steps: kernels and matrix products in order.
         floor: the fewest bytes it must move: each input read once, each result written once.
+        least: the fewest instructions: each part of its expressions once, without its matrix products.
         uncompiled: why there are no registers to show; empty where there are.
     """
 
     label: str
     steps: tuple[KernelCost | ProductCost, ...]
     floor: int
+    least: Work
     uncompiled: str = ""
 
     @property
@@ -104,6 +113,12 @@ def floor_bytes(item: Pass) -> int:
     return sum(item.bytes_of(thing) for thing in things)
 
 
+def least_work(item: Pass) -> Work:
+    """Instructions of a pass whose expressions are computed once, whatever its kernels do."""
+    parts = (work_of_op(pipeline.compile_op(part.op).lowered, part.layout.sizes) for part in item.fused_passes)
+    return sum(parts, Work())
+
+
 def pass_cost(item: Pass, gpu: Gpu) -> PassCost:
     """The steps of a pass, its kernels compiled for ``gpu`` where NVRTC is installed."""
     compiler = _Compiler(gpu.arch)
@@ -112,13 +127,15 @@ def pass_cost(item: Pass, gpu: Gpu) -> PassCost:
     costs: list[KernelCost | ProductCost] = []
     for step in steps:
         costs += [step] if isinstance(step, ProductCost) else _part_cost(step, gpu, compiler)
-    return PassCost(item.op.label, tuple(costs), floor_bytes(item), compiler.problem)
+    return PassCost(item.op.label, tuple(costs), floor_bytes(item), least_work(item), compiler.problem)
 
 
 def _part_cost(item: Pass, gpu: Gpu, compiler: _Compiler) -> list[KernelCost]:
     recorder = _Recorder(chip_of(gpu.arch))
     program = pipeline.build(item.op, item.layout, recorder)
-    reasons = _reasons(pipeline.plan(item.op, item.layout, recorder.chip))
+    planned = pipeline.plan(item.op, item.layout, recorder.chip)
+    reasons, sizes = _reasons(planned), item.layout.sizes
+    work = {p.rendered.entry: work_of_kernel(p.kernel, p.schedule, sizes) for p in planned}
     traffic = _Traffic.of(item, program)
     costs: list[KernelCost] = []
     for step in program.steps:
@@ -128,7 +145,9 @@ def _part_cost(item: Pass, gpu: Gpu, compiler: _Compiler) -> list[KernelCost]:
         before = costs[-1].entry if costs else THE_PRODUCT if item.layout.follows else ""
         if before and recorder.chip.starts_early:
             why += f"; {starts_early(before)}"
-        costs.append(KernelCost(loaded.entry, why, step.grid, step.block, read, written, compiler.resources(loaded)))
+        instructions = work.get(loaded.entry, Work())
+        used = compiler.resources(loaded)
+        costs.append(KernelCost(loaded.entry, why, step.grid, step.block, read, written, instructions, used))
     return costs
 
 

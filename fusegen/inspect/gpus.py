@@ -5,6 +5,10 @@ copy never reaches it: where ``python -m tools.bench`` has run, ``measured`` is 
 elsewhere copies are taken to reach the same share of the vendor's figure as on the H200. The same goes for what matrix
 products do a second: the vendor's figures are dense, on tensor cores with sums in float32 for halves, without them for
 float32 (torch multiplies it exactly unless told otherwise).
+
+What a GPU computes beside that follows from its float32 figure, two operations a lane and clock: as many instructions
+as lanes. How many lanes the other units of a multiprocessor have beside these is the CUDA programming guide's table of
+throughputs (Arithmetic Instructions), by architecture.
 """
 
 from __future__ import annotations
@@ -14,10 +18,16 @@ from dataclasses import dataclass
 
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeviceError
+from fusegen.fuse.work import Work
 
 # Microseconds that a kernel takes however small it is: what a second kernel of half a megabyte adds to a call on the
 # H200 (docs/performance.md, the small LSTM cell: step less forward). Taken for every GPU, for want of other figures.
 LAUNCH_MICROSECONDS = 3.1
+# By architecture: lanes of the special functions unit and of the float64 unit for each of float32.
+UNITS = {
+    "sm_75": (1 / 4, 1 / 32), "sm_80": (1 / 4, 1 / 2), "sm_86": (1 / 8, 1 / 64), "sm_89": (1 / 8, 1 / 64),
+    "sm_90": (1 / 8, 1 / 2), "sm_100": (1 / 8, 1 / 2), "sm_120": (1 / 8, 1 / 64),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,10 +63,25 @@ class Gpu:
             return "copy bandwidth measured by tools/bench"
         return f"{COPY_SHARE:.2f} of the vendor's {self.memory:g} TB/s, the share that a copy reaches on the H200"
 
-    def microseconds(self, size: float, blocks: int | None = None) -> float:
-        """Roofline estimate for one kernel that moves ``size`` bytes; fewer blocks than multiprocessors move less."""
+    def microseconds(self, size: float, blocks: int | None = None, work: Work | None = None) -> float:
+        """Roofline estimate for one kernel that moves ``size`` bytes and computes ``work``, whichever takes longer.
+
+        Fewer blocks than multiprocessors do less at a time.
+        """
         share = 1.0 if blocks is None else min(max(blocks, 1), self.multiprocessors) / self.multiprocessors
-        return max(size / (self.bandwidth * share), LAUNCH_MICROSECONDS)
+        arithmetic = 0.0 if work is None else self.arithmetic(work)
+        return max(max(size / self.bandwidth, arithmetic) / share, LAUNCH_MICROSECONDS)
+
+    def arithmetic(self, work: Work) -> float:
+        """Microseconds in which all multiprocessors together issue so many instructions, each unit those that are its
+        own."""
+        special, doubles = UNITS[self.arch]
+        return max(work.issued, work.special / special, work.doubles / doubles) / self.issued
+
+    @property
+    def issued(self) -> float:
+        """Instructions of threads in a microsecond."""
+        return self.rates[1] / 2 * 1e6
 
     def operations(self, dtype: DType) -> float:
         """Operations of a matrix product in a microsecond."""
@@ -99,3 +124,10 @@ def find_gpu(text: str) -> Gpu:
         f"--gpu {text}", given=repr(text), expected=", ".join(GPUS),
         fix=f"did you mean {near[0]}?" if near else "pass one of these, or add a row to inspect/gpus.py",
     )  # fmt: skip
+
+
+def gpu_called(device: str) -> Gpu | None:
+    """The row of the GPU whose driver calls it ``device`` ("NVIDIA H100 80GB HBM3"); None where the table has none."""
+    letters = "".join(letter for letter in device.lower() if letter.isalnum())
+    found = [key for key in GPUS if key.replace("-", "") in letters]
+    return GPUS[max(found, key=len)] if found else None

@@ -12,6 +12,11 @@ _WITH_SIZE = 4
 _REGISTER_COUNT, _MIN_STACK_SIZE = 0x2F, 0x12
 # From sm_90 on, the first KiB of a kernel's shared memory belongs to the system; the section counts it, ptxas does not.
 _RESERVED_SHARED = 1024
+# Bytes of an instruction, and operations: NOP; MUFU; DMUL, DADD, DSETP and DFMA.
+_INSTRUCTION = 16
+_IDLE = frozenset({0x118})
+_MUFU = 0x108
+_DOUBLES = frozenset({0x028, 0x029, 0x02A, 0x02B})
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,34 @@ def resources(cubin: bytes, entry: str) -> Resources:
         local_bytes=attributes.get(_MIN_STACK_SIZE, 0),
         shared_bytes=shared,
         constant_bytes=sum(_size(sections, f".nv.constant{bank}.{entry}") for bank in (0, 2)),
+    )
+
+
+@dataclass(frozen=True)
+class Instructions:
+    """How many a kernel's text has. They are counted as they stand, each once: what a loop repeats, and what a branch
+    leaves out, is not known here.
+
+    Attributes:
+        issued: all but those that only fill up.
+        special: those of them for the special functions unit (exponentials, reciprocals, sines).
+        doubles: those of them for the float64 unit.
+    """
+
+    issued: int
+    special: int
+    doubles: int
+
+
+def instructions(cubin: bytes, entry: str) -> Instructions:
+    """What the text of the kernel called ``entry`` has (Volta and later: 16 bytes an instruction, its operation in the
+    lowest 9 bits)."""
+    offset, size = _sections(cubin)[f".text.{entry}"]
+    kinds = [struct.unpack_from("<H", cubin, at)[0] & 0x1FF for at in range(offset, offset + size, _INSTRUCTION)]
+    return Instructions(
+        issued=sum(kind not in _IDLE for kind in kinds),
+        special=kinds.count(_MUFU),
+        doubles=sum(kind in _DOUBLES for kind in kinds),
     )
 
 

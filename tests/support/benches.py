@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import fusegen as fg
-from fusegen.core import dtypes
-from tools.bench.row import Input, Row
+from tools.bench.row import Input
 
 
 class CountingClock:
@@ -30,12 +28,3 @@ class CountingClock:
 
 def as_input(given: Any) -> Input:
     return given if isinstance(given, Input) else Input(given)
-
-
-def specs_of(row: Row) -> dict[str, Any]:
-    """The arguments of a row's op, tensors by their shape and dtype."""
-    dtype = dtypes.BY_NAME[str(row.dtype).removeprefix("torch.")]
-    found: dict[str, Any] = dict(row.options)
-    for name, given in zip(row.names, map(as_input, row.inputs), strict=True):
-        found[name] = fg.TensorSpec(dtypes.int64 if given.classes else dtype, given.shape)
-    return found

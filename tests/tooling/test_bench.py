@@ -31,7 +31,7 @@ from fusegen.inspect.cost import _Recorder, floor_bytes
 from fusegen.inspect.passes import shown_passes
 from fusegen.matmul.libraries.stopwatch import WallClock
 from fusegen.pytorch.library.eager import eager
-from tests.support.benches import CountingClock, as_input, specs_of
+from tests.support.benches import CountingClock, as_input
 from tools.bench import kernels, report, rows_elementwise, rows_reductions
 from tools.bench.row import F32, Row
 from tools.bench.rows import ROWS, matching
@@ -387,7 +387,7 @@ def test_packed_arguments_keep_their_parts_while_they_grow() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.title)
 def test_the_floors_of_the_table_are_those_of_the_derived_passes(row: Row) -> None:
     """Counted by hand in the rows, and by fusegen from what it derives: each would notice a mistake of the other."""
-    floors = dict(zip(("fwd", "bwd"), map(floor_bytes, shown_passes(row.op, (), specs_of(row))), strict=False))
+    floors = dict(zip(("fwd", "bwd"), map(floor_bytes, shown_passes(row.op, (), row.specs)), strict=False))
     for given in map(as_input, row.inputs):
         if given.fixed:  # a gradient that the row does not ask for
             floors["bwd"] -= torch.Size(given.shape).numel() * row.dtype.itemsize
@@ -398,7 +398,7 @@ def test_the_floors_of_the_table_are_those_of_the_derived_passes(row: Row) -> No
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.title)
 def test_every_workspace_has_a_name_of_its_own(row: Row) -> None:
-    for item in shown_passes(row.op, (), specs_of(row)):
+    for item in shown_passes(row.op, (), row.specs):
         program = pipeline.build(item.op, item.layout, _Recorder(Chip()))
         names = [workspace.name for workspace in program.workspaces]
         names += [thing.name for thing in (*item.op.operands, *item.op.outputs)]

@@ -16,7 +16,7 @@ from fusegen.core.products import contracted_sizes
 from fusegen.fuse.products import Product, chain
 from fusegen.inspect.passes import Pass, shown_passes
 from fusegen.matmul.libraries.stopwatch import WallClock
-from tests.support.benches import CountingClock, specs_of
+from tests.support.benches import CountingClock
 from tools.bench import __main__ as command
 from tools.bench import kernels, linear_model, products
 from tools.bench.products import MeasuredProduct, WrongResult, verify
@@ -42,7 +42,7 @@ def derived(item: Pass) -> tuple[int, int]:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.title)
 def test_the_plain_products_of_a_row_are_those_that_are_derived(row: ProductRow) -> None:
     """Counted by hand in the rows, and by fusegen from what it derives; of the rest no more than fusegen moves."""
-    for which, item in zip(("fwd", "bwd"), shown_passes(row.op, (), specs_of(row)), strict=True):
+    for which, item in zip(("fwd", "bwd"), shown_passes(row.op, (), row.specs), strict=True):
         flops, moved = derived(item)
         assert sum(plain.operations for plain in row.products[which]) == flops
         if " 1x" not in row.title:  # the bias gradient of one row is the factor as well: written once, not twice

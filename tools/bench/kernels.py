@@ -10,6 +10,7 @@ import torch
 
 from fusegen.bench.baselines import Call, peers
 from fusegen.bench.comparison import Comparison, InTorch
+from fusegen.inspect.gpus import gpu_called
 from fusegen.matmul.libraries.stopwatch import Clock, Stopwatch
 from tools.bench.row import Row
 
@@ -22,12 +23,13 @@ NOISE = 1.02
 
 @dataclass(frozen=True)
 class Measured:
-    """Microseconds of one pass: the floor, and each implementation by name."""
+    """Microseconds of one pass: the floor, and each implementation by name; whether the floor is its arithmetic."""
 
     title: str
     which: str
     floor: float
     times: dict[str, float]
+    of_arithmetic: bool = field(default=False, kw_only=True)
 
     @property
     def ratio(self) -> float:
@@ -119,14 +121,26 @@ def measure(rows: Sequence[Row], wanted: Sequence[str], watch: Clock, bandwidth:
     return run
 
 
+def floors_of(row: Row, bandwidth: float) -> dict[str, tuple[float, bool]]:
+    """Of every pass the longer of two: to move its fewest bytes, and to issue its fewest instructions; and whether that
+    is the second. Of a step that of both passes."""
+    arithmetic = row.arithmetic(gpu_called(torch.cuda.get_device_name()) if torch.cuda.is_available() else None)
+    found: dict[str, tuple[float, bool]] = {}
+    for which in ("fwd", "bwd"):
+        memory, issued = row.floor_bytes(which) / bandwidth, arithmetic.get(which, 0.0)
+        found[which] = max(memory, issued), issued > memory
+    return {**found, "step": (sum(floor for floor, _ in found.values()), any(bound for _, bound in found.values()))}
+
+
 def _one(row: Row, watch: Clock, wanted: Sequence[str], run: Run) -> str:
     """Measure a row; its line."""
     try:
         comparison = comparison_of(row, wanted)
-        found = []
+        found, floors = [], floors_of(row, run.bandwidth)
         for which in row.passes:
-            floor = row.floor_bytes(which) / run.bandwidth
-            found.append(Measured(row.title, which, floor, comparison.time(watch, which)))
+            floor, bound = floors[which]
+            times = comparison.time(watch, which)
+            found.append(Measured(row.title, which, floor, times, of_arithmetic=bound))
     except Exception as error:  # one row's failure is no reason to measure nothing else
         run.failed[row.title] = f"{type(error).__name__}: {error}"
         return "FAILED: " + " ".join(run.failed[row.title].split())[:200]

@@ -3,8 +3,9 @@
 What the library's rows cannot show is how fast an op is that nobody has tuned for. So ops are drawn from a seed, as a
 user might write them: elementwise trees, norms and softmaxes of the library and by hand, sums over any axes, operands
 that broadcast in every way, selects, several results, narrow inputs. One text runs with fusegen's functions and with
-torch's (tools/programs). Times are device times, in turns, as everywhere in tools/bench; the floor is each input read
-once and each result written once, in a backward inputs and cotangents read and gradients written.
+torch's (tools/programs). Times are device times, in turns, as everywhere in tools/bench; the floor of a pass is the
+longer of two: each input read once and each result written once (in a backward inputs and cotangents read and gradients
+written), and each part of its expressions computed once, by the instructions that it takes (fuse/work).
 
 ``--jobs N`` first runs every op in N processes, so that all compilers' caches are full before anything is timed.
 """
@@ -20,12 +21,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 import fusegen as fg
 from fusegen.bench.comparison import PASSES, Comparison, InTorch
+from fusegen.core import dtypes
+from fusegen.inspect.cost import least_work
+from fusegen.inspect.gpus import Gpu, gpu_called
+from fusegen.inspect.passes import shown_passes
 from fusegen.matmul.libraries.stopwatch import Clock, Stopwatch
 from fusegen.native import module as native
 from tools.bench import kernels
@@ -227,6 +232,33 @@ class RandomOp:
         forward, backward = inputs + outputs, inputs + outputs + floats
         return {"fwd": forward, "bwd": backward, "step": forward + backward}[which]
 
+    def arithmetic(self, gpu: Gpu | None) -> dict[str, float]:
+        """Microseconds of the fewest instructions of each pass; of a GPU that nobody knows, none."""
+        op = fg.op(self.program.function(Ours()), name=f"random_{self.seed}")
+        float_ = dtypes.BY_NAME[str(self.dtype).removeprefix("torch.")]
+        specs = [fg.TensorSpec(dtypes.uint8 if a.kind == "u" else float_, a.shape) for a in self.program.arguments]
+        forward, backward = (
+            gpu.arithmetic(least_work(item)) if gpu else 0.0 for item in shown_passes(op, tuple(specs), {})
+        )
+        return {"fwd": forward, "bwd": backward}
+
+    def floors(self, results: Sequence[torch.Tensor], bandwidth: float, gpu: Gpu | None) -> dict[str, Floor]:
+        """Of every pass; of a step that of both."""
+        found = dict[str, Floor]()
+        for which, arithmetic in self.arithmetic(gpu).items():
+            memory = self.floor_bytes(which, results) / bandwidth
+            found[which] = Floor(max(memory, arithmetic), arithmetic > memory)
+        both = list(found.values())
+        found["step"] = Floor(sum(floor.microseconds for floor in both), any(floor.of_arithmetic for floor in both))
+        return found
+
+
+class Floor(NamedTuple):
+    """What a pass takes at least, and whether that is its arithmetic."""
+
+    microseconds: float
+    of_arithmetic: bool
+
 
 class InDtype(Theirs):
     """torch's functions as its users call them: in the dtype of their tensors."""
@@ -245,7 +277,7 @@ def _compiled(function: Any) -> Any:
 class Table:
     """What was measured: times by implementation, for each op and pass."""
 
-    found: list[tuple[RandomOp, str, float, dict[str, float]]] = field(default_factory=list)
+    found: list[tuple[RandomOp, str, Floor, dict[str, float]]] = field(default_factory=list)
     failed: dict[int, str] = field(default_factory=dict)
     left_out: dict[int, dict[str, str]] = field(default_factory=dict)
 
@@ -257,10 +289,11 @@ class Table:
     def summary(self) -> Iterator[str]:
         """A line for each pass and peer, and one for the floor."""
         for which in PASSES:
-            over = [t[kernels.OURS] / floor for _, w, floor, t in self.found if w == which]
+            over = [(t[kernels.OURS] / floor.microseconds, floor) for _, w, floor, t in self.found if w == which]
             if over:
-                near = sum(ratio <= WITHIN for ratio in over)
-                yield f"{which:<5} {len(over)} ops, {near} within {WITHIN} of the floor"
+                near = sum(ratio <= WITHIN for ratio, _ in over)
+                bound = sum(floor.of_arithmetic for _, floor in over)
+                yield f"{which:<5} {len(over)} ops, {bound} bound by arithmetic, {near} within {WITHIN} of the floor"
             for peer in PEERS:
                 ratios = self.ratios(which, peer)
                 if ratios:
@@ -277,17 +310,18 @@ class Table:
 
 def measure(ops: Sequence[RandomOp], wanted: Sequence[str], clock: Clock, bandwidth: float, device: str) -> Table:
     """Every op in every pass; a line an op as it goes."""
-    table = Table()
+    table, gpu = Table(), gpu_called(torch.cuda.get_device_name()) if device == "cuda" else None
     for op in ops:
         try:
             comparison = op.comparison(device, wanted)
             results = comparison.implementations[0].results(comparison.inputs)
-            cells = []
+            cells, floors = [], op.floors(results, bandwidth, gpu)
             for which in PASSES:
-                floor, times = op.floor_bytes(which, results) / bandwidth, comparison.time(clock, which)
+                floor, times = floors[which], comparison.time(clock, which)
+                ours, mark = times[kernels.OURS], "a" if floor.of_arithmetic else " "
                 table.found.append((op, which, floor, times))
-                cells.append(f"{which} {times[kernels.OURS]:7.1f} {times[kernels.OURS] / floor:5.2f}")
-                cells += [f"{times[kernels.OURS] / times[name]:5.2f}" for name in wanted if name in times]
+                cells.append(f"{which} {ours:7.1f} {ours / floor.microseconds:5.2f}{mark}")
+                cells += [f"{ours / times[name]:5.2f}" for name in wanted if name in times]
             table.left_out |= {op.seed: comparison.left_out} if comparison.left_out else {}
             print(f"{op.title:<34} {'  '.join(cells)}", flush=True)
         except Exception as error:  # one op's failure is no reason to measure nothing else
@@ -341,7 +375,7 @@ def main() -> int:
         with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
             pool.starmap(fill_caches, [(seed, wanted, size) for seed in seeds], chunksize=1)
     watch = Stopwatch(options.repeats)
-    print(f"of each pass: microseconds, over the floor, over {', over '.join(wanted)}", flush=True)
+    print(f"of each pass: microseconds, over the floor (a: of arithmetic), over {', over '.join(wanted)}", flush=True)
     table = measure(ops, wanted, watch, kernels.copy_bandwidth(watch), "cuda")
     print("\n".join(table.summary()), flush=True)
     return 1 if table.failed else 0

@@ -23,9 +23,11 @@ behind rows were. A table is one run, of fusegen and its peers.
 _ROWS = """## Passes over memory
 
 The floor is the fewest bytes a pass must move (each input read once, each output written once) over the copy
-bandwidth measured in the same run: **{bandwidth:.2f} TB/s**. Times are microseconds on the device: L2 flushed before
-every call, the host ahead of the device, random data, median of 30. `fwd` has no gradients, `bwd` computes the
-gradients of every input, `step` is both as training does them. JAX launches on streams of its own: its times are those
+bandwidth measured in the same run: **{bandwidth:.2f} TB/s**; or the fewest instructions of its expressions (each part
+once, as `fusegen/fuse/work.py` counts them) at the vendor's clock, where they take longer: then it is marked `a`.
+Times are microseconds on the device: L2 flushed before every call, the host ahead of the device, random data, median
+of 30. `fwd` has no gradients, `bwd` computes the gradients of every input, `step` is both as training does them. JAX
+launches on streams of its own: its times are those
 of calls back to back by the wall clock, without flushing. Rows with fewer peers are sizes that nobody tunes for.
 
 ![Time over the floor of every row, a strip for each family of ops, beside the roofline](images/roofline.svg)
@@ -136,7 +138,8 @@ def rows(run: Run) -> str:
     text += "|---" * (len(columns) + 4) + "|\n"
     for m in run.measured:
         times = [f"{m.times[name]:.1f}" if name in m.times else "" for name in columns]
-        text += f"| {m.title} | {m.which} | {m.floor:.1f} | {' | '.join(times)} | {m.ratio:.2f} |\n"
+        floor = f"{m.floor:.1f}{' a' if m.of_arithmetic else ''}"
+        text += f"| {m.title} | {m.which} | {floor} | {' | '.join(times)} | {m.ratio:.2f} |\n"
     return text + limits(run.measured) + behind(run.measured)
 
 

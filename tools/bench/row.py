@@ -11,6 +11,10 @@ import torch
 
 import fusegen as fg
 from fusegen.bench.baselines import NAMES
+from fusegen.core import dtypes
+from fusegen.inspect.cost import least_work
+from fusegen.inspect.gpus import Gpu
+from fusegen.inspect.passes import shown_passes
 
 Shape = tuple[int, ...]
 F32, F64, F16, BF16 = torch.float32, torch.float64, torch.float16, torch.bfloat16
@@ -72,6 +76,27 @@ class Row:
         """Fewest bytes of a pass; a training step is both."""
         elements = {"fwd": self.forward, "bwd": self.backward, "step": self.forward + self.backward}[which]
         return int(elements * self.dtype.itemsize)
+
+    def arithmetic(self, gpu: Gpu | None) -> dict[str, float]:
+        """Microseconds of the fewest instructions, of the passes that compute all that is asked for.
+
+        Of a GPU that nobody knows, of none.
+        """
+        if gpu is None:
+            return {}
+        items = shown_passes(self.op, (), self.specs)
+        if any(isinstance(given, Input) and given.fixed for given in self.inputs):
+            items = items[:1]  # a backward computes fewer gradients than the derived one
+        return {which: gpu.arithmetic(least_work(item)) for which, item in zip(("fwd", "bwd"), items, strict=False)}
+
+    @property
+    def specs(self) -> dict[str, Any]:
+        """Its op's arguments, tensors by their shape and dtype."""
+        dtype, found = dtypes.BY_NAME[str(self.dtype).removeprefix("torch.")], dict[str, Any](self.options)
+        for name, given in zip(self.names, self.inputs, strict=True):
+            tensor = given if isinstance(given, Input) else Input(given)
+            found[name] = fg.TensorSpec(dtypes.int64 if tensor.classes else dtype, tensor.shape)
+        return found
 
     @property
     def names(self) -> list[str]:

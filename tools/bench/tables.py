@@ -23,7 +23,7 @@ class Row:
 
     Args:
         part: the part of the page, ``rows`` or ``products``.
-        floor: microseconds of the fewest bytes, or of the plain products.
+        floor: microseconds of the fewest bytes or instructions (marked ``a``), or of the plain products.
         ratio: fusegen's time over the floor as it was measured; of short passes the floor is printed too coarsely.
         times: microseconds of each implementation that has some.
     """
@@ -132,7 +132,7 @@ def _row(part: str, columns: list[str], cells: list[str]) -> Row:
     which, first, last = named["pass"], FIRST[part], LAST[part]
     if which not in PASSES:
         raise ValueError(f"the pass is {which!r}, not one of {', '.join(PASSES)}")
-    floor, ratio = _number(named[first[2]]), _number(named[last[0]])
+    floor, ratio = _number(named[first[2]].removesuffix(" a")), _number(named[last[0]])
     times = {name: _number(named[name]) for name in columns[len(first) : -len(last)] if named[name]}
     if OURS not in times:
         raise ValueError(f"no time of {OURS}")
