@@ -204,7 +204,29 @@ FG_DEVICE bool bitwise_not(bool x) { return !x; }
 template <typename T> FG_DEVICE T bitwise_not(T x) { return T(~x); }
 
 // Division and remainders, as Python and torch round them. Integer division by zero answers 0 instead of trapping.
-FG_DEVICE float fmod(float a, float b) { return ::fmodf(a, b); }
+// Floats mostly by one division. Its whole part is that of the quotient or, where it was rounded up, one more; either way
+// what is left is exact. Where |a| < |b| that is |a|, and b may be infinite. tools/slots.py counts only what is usual.
+#ifdef FUSEGEN_COUNTING
+FG_DEVICE bool usually(bool) { return true; }
+#else
+FG_DEVICE bool usually(bool holds) { return holds; }
+#endif
+struct Divided {
+  float whole, left;  // |a| = whole |b| + left, where it is exact
+  bool exact;
+};
+FG_DEVICE Divided divided(float a, float b) {
+  const float x = fabsf(a), y = fabsf(b);
+  const float whole = truncf(divide(x, y)), left = fmaf(-whole, y, x);
+  if (x < y) return {0.0f, x, true};
+  const bool more = left < 0.0f;
+  // Quotients of what is below 2^-100 may be off by more; from 2^21 on torch.floor_divide rounds on its way.
+  return {more ? whole - 1.0f : whole, more ? left + y : left, x > 7.888609052210118e-31f && whole < 2097152.0f};
+}
+FG_DEVICE float fmod(float a, float b) {
+  const Divided by = divided(a, b);
+  return usually(by.exact) ? copysignf(by.left, a) : ::fmodf(a, b);
+}
 FG_DEVICE double fmod(double a, double b) { return ::fmod(a, b); }
 template <typename T> FG_DEVICE T fmod(T a, T b) { return b == T(0) || b == T(-1) ? T(0) : T(a % b); }
 template <typename T> FG_DEVICE T float_remainder(T a, T b) {
@@ -226,7 +248,12 @@ template <typename T> FG_DEVICE T float_floor_divide(T a, T b) {
   const T whole = floor(quotient);
   return quotient - whole > T(0.5) ? whole + T(1) : whole;
 }
-FG_DEVICE float floor_divide(float a, float b) { return float_floor_divide(a, b); }
+FG_DEVICE float floor_divide(float a, float b) {
+  const Divided by = divided(a, b);
+  if (!usually(by.exact)) return float_floor_divide(a, b);
+  const bool negative = (__float_as_uint(a) ^ __float_as_uint(b)) >> 31;
+  return negative ? -(by.left != 0.0f ? by.whole + 1.0f : by.whole) : by.whole;
+}
 FG_DEVICE double floor_divide(double a, double b) { return float_floor_divide(a, b); }
 template <typename T> FG_DEVICE T floor_divide(T a, T b) {
   if (b == T(0)) return T(0);
@@ -298,9 +325,29 @@ FG_DEVICE float fast_log2(float x) {
 FG_DEVICE float fast_log(float x) {
   return fabsf(x - 1.0f) < 0.1f ? near_log1p(x - 1.0f) : approx_log2(x) * 0.6931471805599453f;
 }
+FG_DEVICE float fast_log10(float x) { return fast_log2(x) * 0.30102999566398120f; }
+FG_DEVICE float fast_log1p(float x) {
+  return fabsf(x) < 0.1f ? near_log1p(x) : approx_log2(1.0f + x) * 0.6931471805599453f;
+}
+FG_DEVICE float fast_xlogy(float a, float b) { return a == 0.0f && b == b ? 0.0f : a * fast_log(b); }
+// e^x - 1: near zero, where that cancels, the series.
+FG_DEVICE float fast_expm1(float x) {
+  const float tail = 0.16666667f + x * (0.041666668f + x * (0.008333334f + x * 0.0013888889f));
+  return fabsf(x) < 0.25f ? x * (1.0f + x * (0.5f + x * tail)) : fast_exp(x) - 1.0f;
+}
+// a^b as 2^(b log2 |a|): where that is finite the exponent is at most 128, and so is what the logarithm's relative error
+// of 2^-21 is multiplied by.
+FG_DEVICE float fast_pow(float a, float b) {
+  const float size = fabsf(a), half_b = 0.5f * b;
+  const bool whole = floorf(b) == b, odd = whole && floorf(half_b) != half_b;
+  const float power = b == 0.0f || (size == 1.0f && b == b) ? 1.0f : approx_exp2(b * fast_log2(size));
+  if (a == 1.0f) return 1.0f;  // to the power NaN as well
+  if (a < 0.0f && !whole && size != infinity<float>()) return nan<float>();
+  return odd ? copysignf(power, a) : power;
+}
 // log(1 + e) for 0 <= e <= 1, within 2^-16 of itself: e times the polynomial of degree 5 nearest to log(1 + e) / e
 // (Remez). Six multiply-adds cost less than one call of the special function unit, which is the bottleneck here.
-FG_DEVICE float fast_log1p(float e) {
+FG_DEVICE float unit_log1p(float e) {
   float p = -0.0238691554f;
   p = p * e + 0.101222292f;
   p = p * e - 0.210048693f;
@@ -315,8 +362,8 @@ FG_DEVICE float fast_sigmoid(float x) {
   const float r = approx_reciprocal(1.0f + e);
   return x >= 0.0f ? r : e * r;
 }
-FG_DEVICE float fast_softplus(float x) { return maximum(x, 0.0f) + fast_log1p(fast_exp_below(-fabsf(x))); }
-FG_DEVICE float fast_logsigmoid(float x) { return minimum(x, 0.0f) - fast_log1p(fast_exp_below(-fabsf(x))); }
+FG_DEVICE float fast_softplus(float x) { return maximum(x, 0.0f) + unit_log1p(fast_exp_below(-fabsf(x))); }
+FG_DEVICE float fast_logsigmoid(float x) { return minimum(x, 0.0f) - unit_log1p(fast_exp_below(-fabsf(x))); }
 // Near zero 1 - 2 / (1 + e^2x) cancels; there the odd series is exact enough.
 FG_DEVICE float fast_tanh(float x) {
   const float x2 = x * x;

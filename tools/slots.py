@@ -69,7 +69,10 @@ extern "C" __global__ void probe(const {ctype}* __restrict__ x_ptr, {ctype}* __r
   for (int i = 0; i < {writes}; ++i) y_ptr[32 * i + threadIdx.x] = y[i];
 }}
 """
-    cubin = cached_cubin(source, arch=ARCH, headers=headers(), declared="tools/slots.py", cache=default_cache())
+    cubin = cached_cubin(
+        source, arch=ARCH, headers=headers(), declared="tools/slots.py", cache=default_cache(),
+        options=("-DFUSEGEN_COUNTING",),
+    )  # fmt: skip
     return instructions(cubin, "probe")
 
 

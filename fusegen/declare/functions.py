@@ -184,11 +184,19 @@ _float("exp", cuda_half="fg::fast_exp({0})")
 _float(
     "exp2", cuda_half="fg::fast_exp2({0})", partials=lambda x, y: (y * _LN2,), doc="2^x.",
 )  # fmt: skip
-_float("expm1", partials=lambda x, y: (_exp(x),), doc="exp(x) - 1 without cancellation near 0.")
+_float(
+    "expm1",
+    cuda_half="fg::fast_expm1({0})",
+    partials=lambda x, y: (_exp(x),),
+    doc="exp(x) - 1 without cancellation near 0.",
+)
 _float("log", cuda_half="fg::fast_log({0})", domain=(0, math.inf))
 _float("log2", cuda_half="fg::fast_log2({0})", partials=lambda x, y: (1 / (x * _LN2),), domain=(0, math.inf))
-_float("log10", partials=lambda x, y: (1 / (x * _LN10),), domain=(0, math.inf))
-_float("log1p", partials=lambda x, y: (1 / (1 + x),), domain=(-1, math.inf), doc="log(1 + x) without cancellation.")
+_float("log10", cuda_half="fg::fast_log10({0})", partials=lambda x, y: (1 / (x * _LN10),), domain=(0, math.inf))
+_float(
+    "log1p", cuda_half="fg::fast_log1p({0})", partials=lambda x, y: (1 / (1 + x),), domain=(-1, math.inf),
+    doc="log(1 + x) without cancellation.",
+)  # fmt: skip
 _float(
     "sqrt", cuda="fg::sqrt({0})", cuda_half="fg::fast_sqrt({0})", partials=lambda x, y: (0.5 / y,),
     domain=(0, math.inf), cost=8,
@@ -199,7 +207,7 @@ _float(
     reference=lambda t, x: t.sign(x) * t.pow(t.abs(x), 1 / 3), doc="Real cube root.",
 )  # fmt: skip
 _float(
-    "pow", 2,
+    "pow", 2, cuda_half="fg::fast_pow({0}, {1})",
     partials=lambda a, b, y: (
         _where(_eq(b, _zero(b)), _zero(a), b * apply("pow", a, b - 1)),
         _where(_and(_eq(a, _zero(a)), _ge(b, _zero(b))), _zero(a), y * _log(a)),
@@ -207,7 +215,8 @@ _float(
     cost=30, doc="a^b; at a = 0 and at b = 0 the derivative follows torch.",
 )  # fmt: skip
 _float(
-    "xlogy", 2, cuda="fg::xlogy({0}, {1})", reference=lambda t, a, b: t.xlogy(a, b),
+    "xlogy", 2, cuda="fg::xlogy({0}, {1})", cuda_half="fg::fast_xlogy({0}, {1})",
+    reference=lambda t, a, b: t.xlogy(a, b),
     partials=lambda a, b, y: (_where(_and(_eq(a, _zero(a)), _le(b, _zero(b))), _zero(a), _log(b)), a / b),
     doc="a log(b), and 0 where a = 0 unless b is NaN.",
 )  # fmt: skip

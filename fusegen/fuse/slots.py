@@ -1,4 +1,4 @@
-"""Instructions that functions and reductions take on a Hopper GPU: what tools/slots.py counted in their SASS.
+"""Instructions that functions and reductions take on a Hopper GPU: what tools/slots.py counted in SASS.
 
 In order: all of them, those for the special functions unit, those for the float64 unit. "half" is float32 where results
 are rounded to a half type.
@@ -127,7 +127,7 @@ SLOTS: dict[str, dict[str, tuple[float, float, float]]] = {
     },
     "expm1": {
         "float32": (21, 0, 0),
-        "half": (21, 0, 0),
+        "half": (17.25, 1, 0),
         "float64": (71, 0, 21),
     },
     "floor": {
@@ -136,15 +136,15 @@ SLOTS: dict[str, dict[str, tuple[float, float, float]]] = {
         "float64": (1, 0, 0),
     },
     "floor_divide": {
-        "float32": (131.75, 5, 0),
-        "half": (131.75, 5, 0),
+        "float32": (33, 1, 0),
+        "half": (33, 1, 0),
         "float64": (336.5, 3, 43),
         "int32": (40, 1, 0),
         "int64": (62.75, 1, 0),
     },
     "fmod": {
-        "float32": (72.75, 2, 0),
-        "half": (72.75, 2, 0),
+        "float32": (23, 1, 0),
+        "half": (23, 1, 0),
         "float64": (254.25, 0, 9),
         "int32": (28.75, 1, 0),
         "int64": (38, 1, 0),
@@ -185,12 +185,12 @@ SLOTS: dict[str, dict[str, tuple[float, float, float]]] = {
     },
     "log10": {
         "float32": (26, 0, 0),
-        "half": (26, 0, 0),
+        "half": (19, 1, 0),
         "float64": (80.25, 1, 32),
     },
     "log1p": {
         "float32": (29, 0, 0),
-        "half": (29, 0, 0),
+        "half": (18.5, 1, 0),
         "float64": (138.5, 2, 53),
     },
     "log2": {
@@ -224,7 +224,7 @@ SLOTS: dict[str, dict[str, tuple[float, float, float]]] = {
     },
     "pow": {
         "float32": (91, 1, 0),
-        "half": (91, 1, 0),
+        "half": (48.25, 2, 0),
         "float64": (75.5, 0, 15),
     },
     "ratio": {
@@ -233,8 +233,8 @@ SLOTS: dict[str, dict[str, tuple[float, float, float]]] = {
         "float64": (23, 1, 8),
     },
     "remainder": {
-        "float32": (77.5, 2, 0),
-        "half": (77.5, 2, 0),
+        "float32": (25.5, 1, 0),
+        "half": (25.5, 1, 0),
         "float64": (258.75, 0, 13),
         "int32": (35, 1, 0),
         "int64": (46.25, 1, 0),
@@ -303,7 +303,7 @@ SLOTS: dict[str, dict[str, tuple[float, float, float]]] = {
     },
     "xlogy": {
         "float32": (35, 0, 0),
-        "half": (35, 0, 0),
+        "half": (20.75, 1, 0),
         "float64": (91, 1, 33),
     },
 }

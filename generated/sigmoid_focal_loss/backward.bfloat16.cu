@@ -62,8 +62,8 @@ void sigmoid_focal_loss_backward_bf16(const bf16* __restrict__ inputs_ptr,   // 
     const float weight = above ? sum : 1.0f;
     const float prod_2_2 = sigmoid_inputs * diff_targets;
     const float missed = prod_2_2 + sigmoid_value * targets;
-    const float prod_gamma = gamma_ * powf(missed, gamma_ - 1.0f);
-    const float pow_missed_gamma = powf(missed, gamma_);
+    const float prod_gamma = gamma_ * fg::fast_pow(missed, gamma_ - 1.0f);
+    const float pow_missed_gamma = fg::fast_pow(missed, gamma_);
     const float prod_weight = (diff_targets - sigmoid_value) * pow_missed_gamma * weight;
     const float sum_2 = (same_gamma ? 0.0f : prod_diff * weight * prod_gamma) + prod_weight;
     const float prod_3 = diff * (sigmoid_value - sigmoid_inputs) * weight * prod_gamma;

@@ -35,7 +35,7 @@ void sigmoid_focal_loss_forward_bf16(const bf16* __restrict__ inputs_ptr,   // [
     const float prod_2 = fg::fast_sigmoid(inputs) * diff_targets;
     const float missed = prod_2 + fg::fast_sigmoid(-inputs) * targets;
     const float diff = diff_targets * inputs - fg::fast_logsigmoid(inputs);
-    loss_v[k] = weight * powf(missed, gamma_) * diff;
+    loss_v[k] = weight * fg::fast_pow(missed, gamma_) * diff;
   }
   fg::store_vector<8>(loss_ptr + at, loss_v);
 }
