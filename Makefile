@@ -27,7 +27,7 @@ SANITIZED := $(PY) -c 'import os, sys; from fusegen.launch.emulator.build import
 demo: $(INSTALLED)
 	$(PY) tools/demo.py
 
-test: lint golden test-all test-sanitized test-races test-native
+test: lint test-all test-sanitized test-races test-native
 
 install: $(INSTALLED)
 

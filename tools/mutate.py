@@ -36,10 +36,7 @@ BUILD = ROOT / "build" / "mutation"
 COPIES = ROOT / "build" / "mutants"
 GOLDENS = "tools/generate.py --check"
 # Programs at random: they reach nearly everything, and are asked when no test of the place itself has seen anything.
-STAGES, CALLS = (
-    "tests/derive/test_programs.py::test_every_stage[0]",
-    "tests/derive/test_programs.py::test_called_in_every_mode[0]",
-)
+PROGRAMS = "tests/derive/test_programs.py::test_in_every_mode_and_at_every_stage[0]"
 
 
 @dataclass
@@ -288,9 +285,8 @@ def lots(
     """The tests that a mutant meets: those that killed others near it; cheap ones, each from another file of tests;
     then programs; goldens at last."""
     tests = reach.tests_of(mutant, killers[mutant.path] + killers[mutant.folder])
-    # Printed text is run by calls alone; what comes before it by the evaluators of the stages, at less cost.
-    program = CALLS if mutant.folder in ("fusegen/generate", "templates") else STAGES
-    found = [lot for lot in (tests[:12], tests[12:], [program] if program in usable else [], [GOLDENS]) if lot]
+    programs = [PROGRAMS] if PROGRAMS in usable else []
+    found = [lot for lot in (tests[:12], tests[12:], programs, [GOLDENS]) if lot]
     return found, sum(map(len, found))
 
 
@@ -405,10 +401,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = {key: result for key, result in known.items() if result.by not in wrong}
         store.write_text(json.dumps([asdict(r) for r in known.values()], indent=1))
     chosen = [mutant for mutant in sample if given.only in mutant.path and mutant.key not in known]
-    wrong = failing((STAGES, CALLS), 600) if chosen else []
-    for result in live(
-        chosen, reach, given.jobs, given.seconds, {STAGES, CALLS}.difference(wrong), list(known.values())
-    ):
+    wrong = failing((PROGRAMS,), 600) if chosen else []
+    for result in live(chosen, reach, given.jobs, given.seconds, {PROGRAMS}.difference(wrong), list(known.values())):
         known[result.key] = result
         store.parent.mkdir(parents=True, exist_ok=True)
         store.write_text(json.dumps([asdict(r) for r in known.values()], indent=1))

@@ -36,7 +36,8 @@ from tools.programs import KINDS, programs
 
 # Blocks of programs, each block with numbers of its own: tools/fuzz.py takes the further ones.
 BLOCKS, EACH = 25, 20
-CALLED = GPU if os.environ.get("FUSEGEN_TEST_DEVICE") == "cuda" else COMPILED
+# On a CPU also through the evaluators of every stage, one right behind the other: what is derived is derived once.
+CHECKS = (GPU,) if os.environ.get("FUSEGEN_TEST_DEVICE") == "cuda" else (COMPILED, EVALUATORS)
 
 
 def _drawn(block: int, check: Callable[[Program], None], kinds: Sequence[str] = KINDS) -> None:
@@ -49,29 +50,23 @@ def _drawn(block: int, check: Callable[[Program], None], kinds: Sequence[str] = 
     seed(block)(run)()
 
 
-def _right(program: Program, block: int, how: str) -> None:
-    try:
-        found = list(checked(program, block, how))
-    except Unstable:
-        return
-    except DeclarationError as error:
-        if not REFUSED.search(str(error)):
-            raise
-        return
-    assert not found, f"{program}\n" + "\n".join(map(str, found))
+def _right(program: Program, block: int, *checks: str) -> None:
+    for how in checks:
+        try:
+            found = list(checked(program, block, how))
+        except Unstable:
+            continue
+        except DeclarationError as error:
+            if not REFUSED.search(str(error)):
+                raise
+            continue
+        assert not found, f"{program}\n" + "\n".join(map(str, found))
 
 
 @pytest.mark.timeout(900)  # a program that fails is made shorter, try by try
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_called_in_every_mode(block: int) -> None:
-    _drawn(block, lambda program: _right(program, block, CALLED))
-
-
-@pytest.mark.cpu
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("block", range(BLOCKS))
-def test_every_stage(block: int) -> None:
-    _drawn(block, lambda program: _right(program, block, EVALUATORS))
+def test_in_every_mode_and_at_every_stage(block: int) -> None:
+    _drawn(block, lambda program: _right(program, block, *CHECKS))
 
 
 # What is handed places, or numbers of classes, and which of its arguments they are.
