@@ -22,12 +22,12 @@ SANITIZED := $(PY) -c 'import os, sys; from fusegen.launch.emulator.build import
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: demo test install lint golden test-all test-sanitized test-races test-native docs format clean
+.PHONY: demo test install lint golden test-all test-plain test-sanitized test-races test-native docs format clean
 
 demo: $(INSTALLED)
 	$(PY) tools/demo.py
 
-test: lint test-all test-sanitized test-races test-native
+test: lint test-plain test-sanitized test-races test-native
 
 install: $(INSTALLED)
 
@@ -52,6 +52,10 @@ golden: $(INSTALLED)
 
 test-all: $(INSTALLED)
 	$(PYTEST)
+
+# All but the tests of kernels, which the next two run: each with all that it asserts.
+test-plain: $(INSTALLED)
+	$(PYTEST) -m "not emulator"
 
 # The kernels once more, where an access out of bounds or an undefined operation ends the process.
 test-sanitized: $(INSTALLED)

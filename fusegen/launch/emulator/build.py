@@ -44,9 +44,11 @@ FLAGS = (
     "-fno-exceptions", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wno-unknown-pragmas", "-Wno-psabi",
 )  # fmt: skip
 # -g1 gives reports their line numbers; -O0 keeps the accesses that an optimizer would prove dead, and compiles in half
-# the time.
+# the time. What UBSan says of pointers that are null or past an object, AddressSanitizer says where they are read:
+# without it kernels compile in two thirds of the time.
 SANITIZE_FLAGS = (
-    "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1", "-O0",
+    "-fsanitize=address,undefined", "-fno-sanitize=null,object-size,pointer-overflow", "-fno-sanitize-recover=all",
+    "-fno-omit-frame-pointer", "-g1", "-O0",
 )  # fmt: skip
 # Every access to memory becomes a call as well; the functions that are called are our own (fusegen_emulator_races.h).
 RACES_DEFINED = ("-DFUSEGEN_EMULATOR_RACES",)
