@@ -141,12 +141,15 @@ def _table(name: str, of: str, found: Mapping[str, Mapping[str, Counted]]) -> It
     yield "}\n"
 
 
+def counted() -> list[Function]:
+    """The functions of the table that are compiled to be counted."""
+    return [row for row in rows() if row.builtin and row.kind in KINDS and row.name not in NOT_MEASURED]
+
+
 def text() -> str:
     """What fusegen/fuse/slots.py should be."""
     functions: dict[str, dict[str, Counted]] = {}
-    for row in rows():
-        if not row.builtin or row.kind not in KINDS or row.name in NOT_MEASURED:
-            continue
+    for row in counted():
         for way, (dtype, half) in WAYS.items():
             if dtype.is_float or row.kind is Kind.NUMERIC:
                 try:

@@ -142,7 +142,7 @@ def _cost_rows(cost: PassCost, gpu: Gpu) -> list[list[str]]:
         rows.append([_name(step), *shape, read, written, issued, *compiled, time_text(step.microseconds(gpu))])
     read_by_all = sum(sum(step.read.values()) for step in cost.steps)
     sums = size_text(read_by_all), size_text(cost.moved - read_by_all)
-    issued = count_text(sum(kernel.work.issued for kernel in cost.kernels))
+    issued = count_text(sum(kernel.work.issued for kernel in cost.kernels)) if cost.kernels else "-"
     return [*rows, ["all", "", "", *sums, issued, "", "", "", time_text(cost.microseconds(gpu))]]
 
 
@@ -160,7 +160,7 @@ def _remarks(cost: PassCost, gpu: Gpu) -> list[str]:
     lines = [
         f"moved {size_text(cost.moved)}{ratio}: each input once and each result once is {size_text(cost.floor)}, "
         f"{time_text(cost.floor / gpu.bandwidth)}",
-        f"computed {_instructions(cost)}",
+        *([f"computed {_instructions(cost)}"] if cost.kernels else []),
         f"predicted, not measured: of every kernel its bytes over {gpu.bandwidth / 1e6:.2f} TB/s ({gpu.source}), or "
         f"its instructions at {gpu.issued / 1e6:.3g} T a second if they take longer, at least "
         f"{time_text(LAUNCH_MICROSECONDS)} a launch, added up",

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from fusegen.core import dtypes
 from fusegen.core.dtypes import Category, DType
 from fusegen.core.ir import DOT, SCAN, Axes, Call, Const, Expr, Let, Op, Output, Reduce, Tensorlike, walk, whole
+from fusegen.core.monoids import BY_KIND
 from fusegen.declare.table import Kind, lookup
 from fusegen.fuse.kernel import Kernel, Position
 from fusegen.fuse.reuse import still_needed, traversals
@@ -61,6 +62,9 @@ def work_of_op(op: Op, sizes: Mapping[str, int]) -> Work:
         sizes: of its axes.
     """
     counter = _Counter(op.is_half, Axes(op.axes_of()), sizes, lambda _: True)
+    reduces = [statement for statement in op.statements if isinstance(statement, Reduce)]
+    partners = {(BY_KIND[reduce.kind].partner, reduce.expr, reduce.over) for reduce in reduces}
+    counter.reduced |= {r.name for r in reduces if (r.kind, r.expr, r.over) in partners}
     counter.walk(op.statements)
     counter.walk(op.outputs)
     for thing in (*op.operands, *op.outputs):
@@ -75,6 +79,7 @@ def work_of_kernel(kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int])
         sizes: of all axes of its op.
     """
     counter = _Counter(kernel.op.is_half, kernel.varying, sizes, kernel.is_of_elements)
+    counter.reduced |= kernel.partners.keys()  # the state of another one holds them
     if isinstance(kernel, RowKernel):
         counter.walk([*kernel.before, *(let for stage in kernel.stages for let in stage.after)])
         known = set[str]()
@@ -103,6 +108,7 @@ class _Counter:
     def __init__(self, half: bool, axes: Axes, sizes: Mapping[str, int], each: Callable[[Expr], bool]) -> None:
         self.half, self.axes, self.sizes, self.each = half, axes, sizes, each
         self.found = Work()
+        self.reduced = set[str]()
 
     def walk(self, items: Iterable[Let | Reduce | Output]) -> None:
         """Count what one walk computes of them, each part once."""
@@ -113,8 +119,9 @@ class _Counter:
                 product = next((a for a in node.args if _is_product(a) and a not in taken), None)
                 taken |= {product} if product is not None else set()
         for item in items:
-            if isinstance(item, Reduce) and item.kind not in (DOT, SCAN):
+            if isinstance(item, Reduce) and item.kind not in (DOT, SCAN) and item.name not in self.reduced:
                 self._count(item.expr, self._reduction(item, taken))
+                self.reduced.add(item.name)  # one that walks twice is counted with both
         for node in walk([item.expr for item in items]):
             if isinstance(node, Call) and node not in taken:
                 self._count(node, self._call(node))

@@ -79,6 +79,20 @@ def test_a_walk_computes_what_none_before_it_has_kept() -> None:
     assert again.issued >= found.issued + (512 * 1024 * 15 if planned.schedule.reused else 0)
 
 
+def test_a_reduction_that_walks_twice_counts_once() -> None:
+    """A row's maximum is found in one walk, and its exponentials are added up in another: the table has both."""
+    (item, *_) = shown_passes(fg.op(lambda x: fg.logsumexp(x, -1)), (spec(512, 1024),), {}, "forward")
+    (planned,) = item.kernels
+    found = work_of_kernel(planned.kernel, planned.schedule, item.layout.sizes)
+    assert found.issued == pytest.approx(512 * 1024 * (REDUCTIONS["sum_exp"]["float32"][0] + 0.25), rel=0.05)
+
+
+def test_every_function_is_counted() -> None:
+    slots = importlib.import_module("tools.slots")
+    assert set(SLOTS) == {row.name for row in slots.counted()}
+    assert set(REDUCTIONS) == {kind for kind, monoid in BY_KIND.items() if monoid.state}
+
+
 def _keeping_nothing(schedule: Any) -> Any:
     return replace(schedule, reused=()) if schedule.reused else schedule
 
