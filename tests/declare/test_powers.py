@@ -12,7 +12,6 @@ import torch
 import fusegen as fg
 from fusegen.inspect.passes import shown_passes
 
-pytestmark = pytest.mark.emulator
 INF, NAN = math.inf, math.nan
 POWERS = (
     0.0, -0.0, 1.0, -1.0, 2.0, 3.0, -3.0, 0.5, 2.5, -2.5, 0.3, 7.0, -7.0, 100.0, -101.0, 1000.0, 2049.0, 0.001, INF,

@@ -62,7 +62,10 @@ OPTIMIZE, DEBUG = "-O1", "-Og"
 # that the process has (launch/emulator/kernel): to read its tables takes the linker three times as long as all else.
 _WITH_C = ("-nodefaultlibs", "-lpthread", "-lm", "-lgcc", "-lc")
 GCC_LIBRARIES = ("-nostdlib", "-lgcc") if sys.platform == "linux" else _WITH_C
-GCC_SANITIZE_LIBRARIES = (*_WITH_C, "-lasan", "-lubsan", "-lstdc++")
+# A sanitized process has begun with AddressSanitizer and the C++ library, and has all of that too.
+GCC_SANITIZE_LIBRARIES = (
+    ("-nodefaultlibs", "-lubsan", "-lgcc") if sys.platform == "linux" else (*_WITH_C, "-lasan", "-lubsan", "-lstdc++")
+)
 
 # Files in this folder that belong to every kernel.
 HEADERS = (
@@ -180,7 +183,7 @@ def compiler_identity() -> str:
     The features are part of it because a home directory, with the cache in it, is shared by different machines.
     """
     version = run_compiler([compiler(), "--version"]).stdout.splitlines()
-    compiled_with = [*flags(), *SANITIZE_FLAGS, *RACES_FLAGS, *LINK_FLAGS, *GCC_LIBRARIES]
+    compiled_with = [*flags(), *SANITIZE_FLAGS, *RACES_FLAGS, *LINK_FLAGS, *GCC_LIBRARIES, *GCC_SANITIZE_LIBRARIES]
     digest = hashlib.sha256("\0".join([_macros(), *compiled_with]).encode()).hexdigest()
     return f"{version[0] if version else 'unknown'} [{digest[:16]}]"
 
