@@ -427,7 +427,7 @@ def polygamma(n: int, x: Number) -> Tensor:
         DeclarationError: n is no int from 0 on.
     """
 def pow(base: Number, exponent: Number) -> Tensor:
-    """``base ** exponent``; small whole exponents become products, 0.5 and -0.5 roots, as torch does."""
+    """``base ** exponent``; small whole exponents become products, 0.5 and -0.5 roots."""
 @overload
 def prod(x: Number, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike | None = None) -> Tensor:
     """Product over ``axis``; of integers and bools in int64. Of four zeros in it the fourth gradient is zero.
