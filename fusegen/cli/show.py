@@ -194,7 +194,7 @@ def _remarks(cost: PassCost, gpu: Gpu) -> list[str]:
 def _instructions(cost: PassCost) -> str:
     """Those of the pass beside the fewest."""
     issued, least = sum(kernel.work.issued for kernel in cost.kernels), cost.least.issued
-    text = f"{count_text(issued)} instructions of threads, as far as elements need them"
+    text = f"{count_text(issued)} instructions, a thread's each, without offsets, loops and exchanges"
     return f"{text}; each part of its expressions once is {count_text(least)}" if issued > 1.02 * least else text
 
 

@@ -25,7 +25,6 @@ import math
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, TypeGuard
 from weakref import WeakValueDictionary
 
@@ -604,7 +603,7 @@ class Op:
         reduces, outputs = self._expanded
         return list(reduces), list(outputs)
 
-    @cached_property
+    @locks.cached_property
     def _expanded(self) -> tuple[tuple[Reduce, ...], tuple[Output, ...]]:
         lets = Substitution({})
         reduces: list[Reduce] = []

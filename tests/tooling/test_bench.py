@@ -27,7 +27,8 @@ from fusegen.core import dtypes
 from fusegen.core.errors import DeclarationError, FusegenError
 from fusegen.declare.reference import reference
 from fusegen.fuse.rows_schedule import Chip
-from fusegen.inspect.cost import _Recorder, floor_bytes
+from fusegen.inspect.cost import _Recorder, floor_bytes, least_work
+from fusegen.inspect.gpus import GPUS
 from fusegen.inspect.passes import shown_passes
 from fusegen.matmul.libraries.stopwatch import WallClock
 from fusegen.pytorch.library.eager import eager
@@ -394,6 +395,18 @@ def test_the_floors_of_the_table_are_those_of_the_derived_passes(row: Row) -> No
     floors["step"] = floors["fwd"] + floors.get("bwd", 0)
     for which in row.passes:
         assert row.floor_bytes(which) == pytest.approx(floors[which], rel=0.01), which
+
+
+def test_a_floor_is_the_longer_of_bytes_and_instructions() -> None:
+    passes = shown_passes(fg.op(lambda x: fg.digamma(x)), (fg.TensorSpec(fg.float32, (2**20,)),), {})
+    moved, gpu = {"fwd": 8 * 2**20, "bwd": 12 * 2**20}, GPUS["h200"]
+    dear = kernels.floors(moved.__getitem__, gpu.bandwidth, passes, gpu)
+    assert dear["fwd"] == (gpu.arithmetic(least_work(passes[0])), True)
+    assert dear["step"].microseconds == pytest.approx(dear["fwd"].microseconds + dear["bwd"].microseconds)
+    # Without the backward's instructions, and without a GPU that the table knows.
+    assert kernels.floors(moved.__getitem__, gpu.bandwidth, passes[:1], gpu)["bwd"].of_arithmetic is False
+    plain = kernels.floors(moved.__getitem__, 4e6, passes, None)
+    assert plain["step"] == (pytest.approx(20 * 2**20 / 4e6), False)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.title)

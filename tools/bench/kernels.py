@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from fusegen.bench.baselines import Call, peers
 from fusegen.bench.comparison import Comparison, InTorch
-from fusegen.inspect.gpus import gpu_called
+from fusegen.inspect.cost import least_work
+from fusegen.inspect.gpus import Gpu, gpu_called
+from fusegen.inspect.passes import Pass
 from fusegen.matmul.libraries.stopwatch import Clock, Stopwatch
 from tools.bench.row import Row
 
@@ -19,6 +21,38 @@ OURS = "fusegen"
 AIM = 1.10
 # Medians of one run differ from those of the next by about this much.
 NOISE = 1.02
+
+
+class Floor(NamedTuple):
+    """What a pass takes at least, and whether that is its arithmetic."""
+
+    microseconds: float
+    of_arithmetic: bool
+
+
+def floors(
+    floor_bytes: Callable[[str], float], bandwidth: float, passes: Sequence[Pass], gpu: Gpu | None
+) -> dict[str, Floor]:
+    """What forward and backward take at least, moving their bytes or issuing their instructions; a step takes both.
+
+    Args:
+        floor_bytes: of a pass by its name.
+        bandwidth: bytes a microsecond.
+        passes: the forward, and a backward that computes all that is asked for; others go by bytes alone.
+        gpu: what says how many instructions; of one that nobody knows bytes alone count.
+    """
+    found: dict[str, Floor] = {}
+    for number, which in enumerate(("fwd", "bwd")):
+        memory = floor_bytes(which) / bandwidth
+        issued = gpu.arithmetic(least_work(passes[number])) if gpu and number < len(passes) else 0.0
+        found[which] = Floor(max(memory, issued), issued > memory)
+    both = list(found.values())
+    return {**found, "step": Floor(sum(f.microseconds for f in both), any(f.of_arithmetic for f in both))}
+
+
+def current_gpu() -> Gpu | None:
+    """The row of the table of GPUs for the current one."""
+    return gpu_called(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
 
 
 @dataclass(frozen=True)
@@ -121,26 +155,15 @@ def measure(rows: Sequence[Row], wanted: Sequence[str], watch: Clock, bandwidth:
     return run
 
 
-def floors_of(row: Row, bandwidth: float) -> dict[str, tuple[float, bool]]:
-    """Of every pass the longer of two: to move its fewest bytes, and to issue its fewest instructions; and whether that
-    is the second. Of a step that of both passes."""
-    arithmetic = row.arithmetic(gpu_called(torch.cuda.get_device_name()) if torch.cuda.is_available() else None)
-    found: dict[str, tuple[float, bool]] = {}
-    for which in ("fwd", "bwd"):
-        memory, issued = row.floor_bytes(which) / bandwidth, arithmetic.get(which, 0.0)
-        found[which] = max(memory, issued), issued > memory
-    return {**found, "step": (sum(floor for floor, _ in found.values()), any(bound for _, bound in found.values()))}
-
-
 def _one(row: Row, watch: Clock, wanted: Sequence[str], run: Run) -> str:
     """Measure a row; its line."""
     try:
         comparison = comparison_of(row, wanted)
-        found, floors = [], floors_of(row, run.bandwidth)
+        found, least = [], floors(row.floor_bytes, run.bandwidth, row.whole_passes, current_gpu())
         for which in row.passes:
-            floor, bound = floors[which]
+            floor, of_arithmetic = least[which]
             times = comparison.time(watch, which)
-            found.append(Measured(row.title, which, floor, times, of_arithmetic=bound))
+            found.append(Measured(row.title, which, floor, times, of_arithmetic=of_arithmetic))
     except Exception as error:  # one row's failure is no reason to measure nothing else
         run.failed[row.title] = f"{type(error).__name__}: {error}"
         return "FAILED: " + " ".join(run.failed[row.title].split())[:200]

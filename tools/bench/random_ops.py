@@ -20,17 +20,16 @@ import random
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 import fusegen as fg
 from fusegen.bench.comparison import PASSES, Comparison, InTorch
 from fusegen.core import dtypes
-from fusegen.inspect.cost import least_work
-from fusegen.inspect.gpus import Gpu, gpu_called
-from fusegen.inspect.passes import shown_passes
+from fusegen.inspect.passes import Pass, shown_passes
 from fusegen.matmul.libraries.stopwatch import Clock, Stopwatch
 from fusegen.native import module as native
 from tools.bench import kernels
@@ -232,32 +231,13 @@ class RandomOp:
         forward, backward = inputs + outputs, inputs + outputs + floats
         return {"fwd": forward, "bwd": backward, "step": forward + backward}[which]
 
-    def arithmetic(self, gpu: Gpu | None) -> dict[str, float]:
-        """Microseconds of the fewest instructions of each pass; of a GPU that nobody knows, none."""
+    @property
+    def passes(self) -> list[Pass]:
+        """Its forward and its backward."""
         op = fg.op(self.program.function(Ours()), name=f"random_{self.seed}")
         float_ = dtypes.BY_NAME[str(self.dtype).removeprefix("torch.")]
         specs = [fg.TensorSpec(dtypes.uint8 if a.kind == "u" else float_, a.shape) for a in self.program.arguments]
-        forward, backward = (
-            gpu.arithmetic(least_work(item)) if gpu else 0.0 for item in shown_passes(op, tuple(specs), {})
-        )
-        return {"fwd": forward, "bwd": backward}
-
-    def floors(self, results: Sequence[torch.Tensor], bandwidth: float, gpu: Gpu | None) -> dict[str, Floor]:
-        """Of every pass; of a step that of both."""
-        found = dict[str, Floor]()
-        for which, arithmetic in self.arithmetic(gpu).items():
-            memory = self.floor_bytes(which, results) / bandwidth
-            found[which] = Floor(max(memory, arithmetic), arithmetic > memory)
-        both = list(found.values())
-        found["step"] = Floor(sum(floor.microseconds for floor in both), any(floor.of_arithmetic for floor in both))
-        return found
-
-
-class Floor(NamedTuple):
-    """What a pass takes at least, and whether that is its arithmetic."""
-
-    microseconds: float
-    of_arithmetic: bool
+        return shown_passes(op, tuple(specs), {})
 
 
 class InDtype(Theirs):
@@ -277,7 +257,7 @@ def _compiled(function: Any) -> Any:
 class Table:
     """What was measured: times by implementation, for each op and pass."""
 
-    found: list[tuple[RandomOp, str, Floor, dict[str, float]]] = field(default_factory=list)
+    found: list[tuple[RandomOp, str, kernels.Floor, dict[str, float]]] = field(default_factory=list)
     failed: dict[int, str] = field(default_factory=dict)
     left_out: dict[int, dict[str, str]] = field(default_factory=dict)
 
@@ -310,12 +290,12 @@ class Table:
 
 def measure(ops: Sequence[RandomOp], wanted: Sequence[str], clock: Clock, bandwidth: float, device: str) -> Table:
     """Every op in every pass; a line an op as it goes."""
-    table, gpu = Table(), gpu_called(torch.cuda.get_device_name()) if device == "cuda" else None
+    table, gpu = Table(), kernels.current_gpu() if device == "cuda" else None
     for op in ops:
         try:
             comparison = op.comparison(device, wanted)
             results = comparison.implementations[0].results(comparison.inputs)
-            cells, floors = [], op.floors(results, bandwidth, gpu)
+            cells, floors = [], kernels.floors(partial(op.floor_bytes, results=results), bandwidth, op.passes, gpu)
             for which in PASSES:
                 floor, times = floors[which], comparison.time(clock, which)
                 ours, mark = times[kernels.OURS], "a" if floor.of_arithmetic else " "

@@ -12,9 +12,7 @@ import torch
 import fusegen as fg
 from fusegen.bench.baselines import NAMES
 from fusegen.core import dtypes
-from fusegen.inspect.cost import least_work
-from fusegen.inspect.gpus import Gpu
-from fusegen.inspect.passes import shown_passes
+from fusegen.inspect.passes import Pass, shown_passes
 
 Shape = tuple[int, ...]
 F32, F64, F16, BF16 = torch.float32, torch.float64, torch.float16, torch.bfloat16
@@ -77,17 +75,11 @@ class Row:
         elements = {"fwd": self.forward, "bwd": self.backward, "step": self.forward + self.backward}[which]
         return int(elements * self.dtype.itemsize)
 
-    def arithmetic(self, gpu: Gpu | None) -> dict[str, float]:
-        """Microseconds of the fewest instructions, of the passes that compute all that is asked for.
-
-        Of a GPU that nobody knows, of none.
-        """
-        if gpu is None:
-            return {}
-        items = shown_passes(self.op, (), self.specs)
-        if any(isinstance(given, Input) and given.fixed for given in self.inputs):
-            items = items[:1]  # a backward computes fewer gradients than the derived one
-        return {which: gpu.arithmetic(least_work(item)) for which, item in zip(("fwd", "bwd"), items, strict=False)}
+    @property
+    def whole_passes(self) -> list[Pass]:
+        """Its forward, and its backward where that computes the gradient of every input."""
+        fixed = any(isinstance(given, Input) and given.fixed for given in self.inputs)
+        return shown_passes(self.op, (), self.specs)[: 1 if fixed else None]
 
     @property
     def specs(self) -> dict[str, Any]:
