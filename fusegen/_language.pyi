@@ -238,7 +238,7 @@ def feature_dropout(x: Number, p: Number = 0.5, training: bool = True) -> Tensor
         DeclarationError, DtypeError: as ``dropout``'s.
     """
 def flatten(x: Number, first: int = 0, last: int = -1) -> Tensor:
-    """``x`` with the dimensions from ``first`` to ``last`` as one. Source: torch.flatten.
+    """``x`` with the dimensions from ``first`` to ``last`` as one; a number as a vector of one. Source: torch.flatten.
 
     Dimensions that the declaration has made itself, or of which it takes blocks, are read at their places as one; all
     others are groups of one (``unflatten``). Unless they were before, the declaration is traced for each shape.

@@ -431,7 +431,7 @@ def _counts(sizes: Sequence[int]) -> list[int]:
 
 
 def flatten(x: Like, first: int = 0, last: int = -1) -> Value:
-    """``x`` with the dimensions from ``first`` to ``last`` as one. Source: torch.flatten.
+    """``x`` with the dimensions from ``first`` to ``last`` as one; a number as a vector of one. Source: torch.flatten.
 
     Dimensions that the declaration has made itself, or of which it takes blocks, are read at their places as one; all
     others are groups of one (``unflatten``). Unless they were before, the declaration is traced for each shape.
