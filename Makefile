@@ -8,9 +8,6 @@ TORCH_FLAGS ?=
 # Any number; the order of a block's threads follows from it.
 SHUFFLE ?= 1
 WORKERS ?= 2
-# Tests of the native call path.
-NATIVE := autograd/test_accumulate.py calls/test_native.py calls/test_call_path.py calls/test_call_path_gradients.py \
-	library/test_prepared.py matmul/test_measuring.py
 
 ENV := .venv
 PY := $(ENV)/bin/python
@@ -22,12 +19,12 @@ SANITIZED := $(PY) -c 'import os, sys; from fusegen.launch.emulator.build import
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: demo test install lint golden test-all test-plain test-sanitized test-races test-native docs format clean
+.PHONY: demo test install lint golden test-all test-plain test-sanitized docs format clean
 
 demo: $(INSTALLED)
 	$(PY) tools/demo.py
 
-test: lint test-plain test-sanitized test-races test-native
+test: lint test-plain test-sanitized
 
 install: $(INSTALLED)
 
@@ -53,21 +50,14 @@ golden: $(INSTALLED)
 test-all: $(INSTALLED)
 	$(PYTEST)
 
-# All but the tests of kernels, which the next two run: each with all that it asserts.
+# All but the tests of kernels, which the next one runs with all that they assert.
 test-plain: $(INSTALLED)
 	$(PYTEST) -m "not emulator"
 
-# The kernels once more, where an access out of bounds or an undefined operation ends the process.
+# Kernels, in another thread order, and the native call path. An access out of bounds or an undefined operation ends the
+# process, accesses that no barrier orders are errors, and so is every warning of the compiler's.
 test-sanitized: $(INSTALLED)
-	$(SANITIZED) -n $(WORKERS) -m emulator
-
-# And once more in another thread order, where accesses that no barrier orders are errors.
-test-races: $(INSTALLED)
-	FUSEGEN_EMULATOR_RACES=1 FUSEGEN_EMULATOR_SHUFFLE=$(SHUFFLE) $(PYTEST) -m emulator
-
-# The native call path as the sanitizers see it, every warning of the compiler's being an error.
-test-native: $(INSTALLED)
-	$(SANITIZED) -n $(WORKERS) $(addprefix tests/,$(NATIVE))
+	FUSEGEN_EMULATOR_RACES=1 FUSEGEN_EMULATOR_SHUFFLE=$(SHUFFLE) $(SANITIZED) -n $(WORKERS) -m "emulator or native"
 
 # The site, in build/docs. A warning is an error: a link that leads nowhere, a name without a page.
 docs: $(INSTALLED)

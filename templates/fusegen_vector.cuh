@@ -42,6 +42,13 @@ struct alignas(sizeof(T) * N < 4 ? 4 : sizeof(T) * N < 16 ? sizeof(T) * N : 16) 
   static constexpr int words = (sizeof(T) * N + 3) / 4;
   uint32_t word[words];
 };
+// What lies at `pointer`, to be accessed as one vector. The emulator checks that the address suits it, as a GPU does.
+template <typename V, typename T> FG_DEVICE V& vector_at(T* pointer) {
+#ifdef FUSEGEN_EMULATOR
+  fusegen_require_aligned(pointer, alignof(V));
+#endif
+  return *reinterpret_cast<V*>(pointer);
+}
 // All words in one access. Left to itself the compiler may read 16 bytes of shared memory word by word, where they are
 // needed: four times the accesses, and each of them to a quarter of the banks.
 template <typename T, int N> FG_DEVICE Raw<T, N> at_once(const Raw<T, N>& there) {
@@ -72,11 +79,11 @@ template <typename T, int N> FG_DEVICE void put_at_once(T* pointer, const Raw<T,
     return;
   }
 #endif
-  *reinterpret_cast<Raw<T, N>*>(pointer) = raw;
+  vector_at<Raw<T, N>>(pointer) = raw;
 }
 template <int N, typename T> FG_DEVICE Raw<T, N> load_raw(const T* pointer) {
-  if constexpr (whole_words<T, N>) return *reinterpret_cast<const Raw<T, N>*>(pointer);
-  const Vec<T, N> values = *reinterpret_cast<const Vec<T, N>*>(pointer);  // a copy: one access, not N
+  if constexpr (whole_words<T, N>) return vector_at<const Raw<T, N>>(pointer);
+  const Vec<T, N> values = vector_at<const Vec<T, N>>(pointer);  // a copy: one access, not N
   Raw<T, N> raw;
   memcpy(raw.word, &values, sizeof values);
   return raw;
@@ -88,7 +95,7 @@ template <int N, typename T> FG_DEVICE void load_async(Raw<T, N>* shared, const 
     return;
   }
 #ifdef FUSEGEN_EMULATOR
-  fusegen_copy_async(shared, reinterpret_cast<const Raw<T, N>*>(pointer));
+  fusegen_copy_async(shared, &vector_at<const Raw<T, N>>(pointer));
 #elif __CUDA_ARCH__ < 800
   *shared = load_raw<N>(pointer);
 #else
@@ -136,8 +143,8 @@ template <typename T, int N> FG_DEVICE Vec<compute_t<T>, N> widen(const Raw<T, N
 
 // N elements from `pointer`, whose address suits an access of that width.
 template <int N, typename T> FG_DEVICE Vec<compute_t<T>, N> load_vector(const T* pointer) {
-  if constexpr (sizeof(T) == 2 && N % 2 == 0) return widen(*reinterpret_cast<const Raw<T, N>*>(pointer));
-  const Vec<T, N> raw = *reinterpret_cast<const Vec<T, N>*>(pointer);  // a copy: one access, not N
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) return widen(vector_at<const Raw<T, N>>(pointer));
+  const Vec<T, N> raw = vector_at<const Vec<T, N>>(pointer);  // a copy: one access, not N
   return Widen<T, N>::all(raw);
 }
 
@@ -204,7 +211,7 @@ template <int N, typename T> FG_DEVICE void store_vector(T* pointer, const Vec<c
     for (int k = 0; k < N / 2; ++k) raw.word[k] = pack<T>(values[2 * k], values[2 * k + 1]);
     put_at_once(pointer, raw);
   } else {
-    *reinterpret_cast<Vec<T, N>*>(pointer) = Narrow<T, N>::all(values);
+    vector_at<Vec<T, N>>(pointer) = Narrow<T, N>::all(values);
   }
 }
 
@@ -252,7 +259,7 @@ template <int N, typename T, typename I> FG_DEVICE Raw<T, N> load_raw_across(con
   if (distance == 0) return load_raw<N>(row + i);
   Raw<T, N> found;
   if (sizeof(T) * N == 16 && before <= i && i - before + 2 * N <= n) {
-    const Raw<T, N>* around = reinterpret_cast<const Raw<T, N>*>(row + i - before);
+    const Raw<T, N>* around = &vector_at<const Raw<T, N>>(row + i - before);
     const Raw<T, N> low = around[0], high = around[1];
     const uint32_t words[8] = {low.word[0],  low.word[1],  low.word[2],  low.word[3],
                                high.word[0], high.word[1], high.word[2], high.word[3]};

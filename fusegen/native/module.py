@@ -38,7 +38,7 @@ HEADERS = (
 SOURCES = tuple(f"{NAME}{part}" for part in (".cpp", *HEADERS))
 FLAGS = ("-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden")
 FAST = ("-O2", "-w")
-# Where kernels are sanitized as well (`make test-native`). Warnings are errors, but of torch's headers. UBSan cannot
+# Where kernels are sanitized as well (`make test-sanitized`). Warnings are errors, but of torch's headers. UBSan cannot
 # look at virtual tables: torch does not export all of what that takes.
 SANITIZED = (
     *emulator.SANITIZE_FLAGS, "-fno-sanitize=vptr", "-D_GLIBCXX_ASSERTIONS",

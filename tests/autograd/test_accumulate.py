@@ -17,6 +17,8 @@ from fusegen.native import module as native
 from fusegen.pytorch.autograd import accumulate_grad as accumulate
 from tests.support.call_paths import DEVICE
 
+pytestmark = pytest.mark.native
+
 pytest_plugins = ("tests.support.call_paths",)
 
 

@@ -20,6 +20,8 @@ from fusegen.pytorch.calls import plan_cache
 from tests.support.call_paths import CALLS, DEVICE, misaligned, same, shifted, tensors
 from tests.support.declarations import lerp, norm
 
+pytestmark = pytest.mark.native
+
 pytest_plugins = ("tests.support.call_paths",)
 
 

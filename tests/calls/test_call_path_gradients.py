@@ -20,6 +20,8 @@ from tests.support.call_paths import DEVICE, Counted, both
 from tests.support.declarations import lerp, norm, torch_norm
 from tests.support.oracles import leaves
 
+pytestmark = pytest.mark.native
+
 pytest_plugins = ("tests.support.call_paths",)
 
 

@@ -20,6 +20,8 @@ from fusegen.native import module as native
 from tests.support.call_paths import DEVICE, Counted, is_native
 from tests.support.declarations import lerp, norm, torch_norm
 
+pytestmark = pytest.mark.native
+
 pytest_plugins = ("tests.support.call_paths",)
 
 

@@ -242,8 +242,7 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEGEN_EMULATOR_WORKERS", "2")
     assert emulator.mode_from_environment() == Mode(sanitize=True, shuffle=0, workers=2)
     monkeypatch.setenv("FUSEGEN_EMULATOR_RACES", "1")
-    with pytest.raises(CompileError, match="both FUSEGEN_EMULATOR_SANITIZE and FUSEGEN_EMULATOR_RACES"):
-        emulator.mode_from_environment()
+    assert emulator.mode_from_environment() == Mode(sanitize=True, races=True, shuffle=0, workers=2)
     monkeypatch.setenv("FUSEGEN_EMULATOR_SANITIZE", "0")
     assert emulator.mode_from_environment() == Mode(races=True, shuffle=0, workers=2)
     monkeypatch.setenv("FUSEGEN_EMULATOR_WORKERS", "many")
@@ -344,7 +343,9 @@ OFF_BY = """KERNEL(float* y, int n) {{
   float* dynamic = reinterpret_cast<float*>(fusegen_dynamic_shared());
   const int i = threadIdx.x + blockIdx.x * blockDim.x;
   float* flat = tile;
-  tile[threadIdx.x{array}] = flat[int(threadIdx.x){shared}] = dynamic[threadIdx.x{dynamic}] = float(i);
+  flat[int(threadIdx.x){shared}] = dynamic[threadIdx.x{dynamic}] = float(i);
+  __syncthreads();
+  tile[threadIdx.x{array}] = float(i);
   __syncthreads();
   const float next = __shfl_down_sync(~0u, tile[63 - threadIdx.x], 1);
   if (i < n{global}) y[i] = next;
@@ -355,8 +356,10 @@ SANITIZED = """
 import ctypes, sys, numpy as np
 from tests.support.emulated import Mode, kernel, launch
 y = np.zeros(100, np.float32)
-function = kernel(sys.argv[1], sanitize=True)
-for mode in (Mode(sanitize=True), Mode(sanitize=True, shuffle=3)):
+races = sys.argv[2] == "True"
+function = kernel(sys.argv[1], sanitize=True, races=races)
+for shuffle in (None, 3):
+    mode = Mode(sanitize=True, races=races, shuffle=shuffle)
     launch(function, 2, 64, y, ctypes.c_int(100), shared_bytes=256, mode=mode)
 print("passed", y[1])
 """
@@ -366,14 +369,15 @@ print("passed", y[1])
     ("slot", "report"),
     [
         ("shift=1", "passed 61.0"), ("shift=40", "shift exponent 40"), ("array=+1", "index 64 out of bounds"),
-        ("shared=+1", "use-after-poison"), ("shared=-1", "use-after-poison"), ("dynamic=+1", "heap-buffer-overflow"),
+        ("shared=+1", "use-after-poison"), ("shared=-1", "use-after-poison"), ("dynamic=+1", "AddressSanitizer"),
         ("global=+1", "heap-buffer-overflow"),
     ],
 )  # fmt: skip
-def test_sanitizers_find_accesses_out_of_bounds(slot: str, report: str) -> None:
+@pytest.mark.parametrize("races", [False, True])
+def test_sanitizers_find_accesses_out_of_bounds(slot: str, report: str, races: bool) -> None:
     environment = {**os.environ, **emulator.sanitizer_environment(), "PYTHONPATH": str(ROOT)}
     slots = {"array": "", "shared": "", "dynamic": "", "global": "", "shift": "1"} | dict([slot.split("=")])
-    command = [sys.executable, "-c", SANITIZED, OFF_BY.format(**slots)]
+    command = [sys.executable, "-c", SANITIZED, OFF_BY.format(**slots), str(races)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert report in done.stdout + done.stderr
     assert (done.returncode == 0) == (slot == "shift=1")
@@ -384,3 +388,32 @@ def test_sanitizers_find_accesses_out_of_bounds(slot: str, report: str) -> None:
 def test_sanitized_kernels_need_the_runtime() -> None:
     with pytest.raises(CompileError, match="AddressSanitizer runtime"):
         kernel("KERNEL() {}", sanitize=True)
+
+
+RACE_OR_NOT = """KERNEL(float* y) {{
+  FUSEGEN_SHARED(float, tile, [64]);
+  tile[threadIdx.x] = float(threadIdx.x);
+  {barrier}
+  if (blockIdx.x == 0) y[threadIdx.x] = tile[63 - threadIdx.x];
+}}"""
+
+
+@pytest.mark.parametrize("barrier", ["__syncthreads();", ""])
+def test_sanitized_kernels_are_searched_for_races_as_well(barrier: str) -> None:
+    environment = {**os.environ, **emulator.sanitizer_environment(), "PYTHONPATH": str(ROOT)}
+    code = SANITIZED.replace("ctypes.c_int(100), ", "")
+    command = [sys.executable, "-c", code, RACE_OR_NOT.format(barrier=barrier), "True"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ("passed" if barrier else "no __syncthreads() that both take part in") in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("races", [False, True])
+def test_vectors_at_addresses_that_a_gpu_refuses(races: bool) -> None:
+    body = 'y[0] = fg::load_vector<4>(y + n)[0];' if not races else "*reinterpret_cast<double*>(y + n) = 1;"
+    function = kernel(f'#include "fusegen.cuh"\nKERNEL(float* y, int n) {{ {body} }}', False, races=races)
+    y, mode = np.zeros(64, np.float32), Mode(races=races)
+    first = -y.ctypes.data // 4 % 4
+    launch(function, 1, 1, y, ctypes.c_int(first), mode=mode)
+    with pytest.raises(CompileError, match="a multiple of what is accessed at once") as caught:
+        launch(function, 1, 1, y, ctypes.c_int(first + 1), mode=mode)
+    assert ("8 bytes of global memory, y + " if races else "an access of 16 bytes") in str(caught.value)

@@ -25,7 +25,8 @@ from tests.support.declarations import lerp, norm
 from tests.support.oracles import leaves
 
 pytest_plugins = ("tests.support.call_paths",)
-pytestmark = pytest.mark.cpu  # counts calls, which the suite's way of taking tensors to a GPU and back makes more of
+# On a CPU: it counts calls, which the suite's way of taking tensors to a GPU and back makes more of.
+pytestmark = [pytest.mark.cpu, pytest.mark.native]
 
 
 @pytest.fixture(autouse=True)

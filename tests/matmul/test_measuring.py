@@ -29,6 +29,8 @@ from tests.support.call_paths import DEVICE, Counted
 from tests.support.fake_cublaslt import Clock, CublasLt
 from tests.support.fake_cudnn import Cudnn
 
+pytestmark = pytest.mark.native
+
 pytest_plugins = ("tests.support.call_paths",)
 __all__ = ["dnn", "lt"]  # fixtures
 

@@ -44,15 +44,19 @@ FLAGS = (
     "-fno-exceptions", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wno-unknown-pragmas", "-Wno-psabi",
 )  # fmt: skip
 # -g1 gives reports their line numbers; -O0 keeps the accesses that an optimizer would prove dead, and compiles in half
-# the time. What UBSan says of pointers that are null or past an object, AddressSanitizer says where they are read:
-# without it kernels compile in two thirds of the time.
+# the time. What UBSan says of pointers that are null, past an object or of no alignment, AddressSanitizer and the
+# emulator (fusegen_require_aligned) say where they are read: without it kernels compile in half of the time.
 SANITIZE_FLAGS = (
-    "-fsanitize=address,undefined", "-fno-sanitize=null,object-size,pointer-overflow", "-fno-sanitize-recover=all",
-    "-fno-omit-frame-pointer", "-g1", "-O0",
+    "-fsanitize=address,undefined", "-fno-sanitize=null,object-size,pointer-overflow,alignment",
+    "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1", "-O0",
 )  # fmt: skip
 # Every access to memory becomes a call as well; the functions that are called are our own (fusegen_emulator_races.h).
-RACES_DEFINED = ("-DFUSEGEN_EMULATOR_RACES",)
 RACES_FLAGS = ("-fsanitize=thread", "-g1")
+# Of AddressSanitizer too, in kernels where races are looked for: then it is its calls that are answered.
+SANITIZE_CALLS_GCC = ("--param", "asan-instrumentation-with-call-threshold=0")
+SANITIZE_CALLS_CLANG = ("-mllvm", "-asan-instrumentation-with-call-threshold=0")
+# The runtime itself is not looked at, and knows what the kernels are that it runs.
+RACES_DEFINED, SANITIZED_DEFINED = ("-DFUSEGEN_EMULATOR_RACES",), ("-DFUSEGEN_ASAN=1",)
 # One mapping for code and constants, and one for the rest: a process may have only so many (vm.max_map_count), and each
 # would take a page or more of each of thousands of kernels.
 LINK_FLAGS = ("-Wl,-z,noseparate-code", "-Wl,-z,norelro") if sys.platform == "linux" else ()
@@ -103,6 +107,7 @@ class Mode:
     Args:
         sanitize: the library is instrumented with AddressSanitizer and UBSan; the first report ends the process.
         races: the library is instrumented to find accesses of two threads that nothing orders. One OS thread runs it.
+            With ``sanitize`` it finds both.
         shuffle: seed of a pseudo-random order of blocks and, anew after every barrier, of a block's threads.
             None is the natural order.
         workers: OS threads that blocks are spread over; 0 means every core this process may use.
@@ -116,27 +121,21 @@ class Mode:
     @property
     def instrumented(self) -> str:
         """With what libraries are instrumented, or nothing."""
-        return "sanitize" if self.sanitize else "races" if self.races else ""
+        return ", ".join(name for name in ("sanitize", "races") if getattr(self, name))
 
 
 def mode_from_environment() -> Mode:
     """The mode that the environment asks for.
 
     ``FUSEGEN_EMULATOR_SANITIZE=1`` sanitizes (see `sanitizer_environment` for what else must be set),
-    ``FUSEGEN_EMULATOR_RACES=1`` looks for races, ``FUSEGEN_EMULATOR_SHUFFLE=<seed>`` shuffles,
+    ``FUSEGEN_EMULATOR_RACES=1`` looks for races (both may be set), ``FUSEGEN_EMULATOR_SHUFFLE=<seed>`` shuffles,
     ``FUSEGEN_EMULATOR_WORKERS=<n>`` sets the number of OS threads. Unset and empty variables mean the default.
     (`flags` reads one more.)
     """
     shuffle = os.environ.get(SHUFFLE_VARIABLE, "")
-    sanitize, races = _natural_number(SANITIZE_VARIABLE) != 0, _natural_number(RACES_VARIABLE) != 0
-    if sanitize and races:
-        raise CompileError(
-            "CPU emulator", given=f"both {SANITIZE_VARIABLE} and {RACES_VARIABLE}",
-            expected="one of them: the compiler instruments for one at a time", fix=f"unset {RACES_VARIABLE}",
-        )  # fmt: skip
     return Mode(
-        sanitize=sanitize,
-        races=races,
+        sanitize=_natural_number(SANITIZE_VARIABLE) != 0,
+        races=_natural_number(RACES_VARIABLE) != 0,
         shuffle=_natural_number(SHUFFLE_VARIABLE) if shuffle else None,
         workers=_natural_number(WORKERS_VARIABLE),
     )
@@ -183,7 +182,7 @@ def compiler_identity() -> str:
     The features are part of it because a home directory, with the cache in it, is shared by different machines.
     """
     version = run_compiler([compiler(), "--version"]).stdout.splitlines()
-    compiled_with = [*flags(), *SANITIZE_FLAGS, *RACES_FLAGS, *LINK_FLAGS, *GCC_LIBRARIES, *GCC_SANITIZE_LIBRARIES]
+    compiled_with = [*flags(), *SANITIZE_FLAGS, *SANITIZE_CALLS_GCC, *RACES_FLAGS, *LINK_FLAGS, *GCC_LIBRARIES, *GCC_SANITIZE_LIBRARIES]
     digest = hashlib.sha256("\0".join([_macros(), *compiled_with]).encode()).hexdigest()
     return f"{version[0] if version else 'unknown'} [{digest[:16]}]"
 
@@ -238,7 +237,7 @@ def build(
         barriers: the kernel synchronizes threads (``__syncthreads``, warp collectives).
         cluster: how many blocks a cluster of the kernel has: the n of its ``FUSEGEN_CLUSTER(n)``.
         sanitize: instrument with AddressSanitizer and UBSan.
-        races: instrument to find races; not both.
+        races: instrument to find races; with ``sanitize``, both.
 
     Raises:
         CompileError: a cluster larger than those of any GPU; no compiler, or it rejected the source: the message quotes
@@ -251,10 +250,9 @@ def build(
             fix="this is a bug in fusegen's schedules: please report it with the declaration",
         )  # fmt: skip
     launcher = f"\nFUSEGEN_EMULATOR_LAUNCHER({entry}, {'true' if barriers else 'false'})\n"
-    extra = SANITIZE_FLAGS if sanitize else RACES_DEFINED if races else ()
-    common = [compiler(), *flags(), _architecture_flag(), *extra, f"-DFUSEGEN_EMULATOR_CLUSTER={cluster}"]
-    runtime = precompiled.runtime(common, compiler_identity(), headers, run_compiler)
-    compiling = [*common, *RACES_FLAGS] if races else common  # the runtime itself is not looked at
+    common = [compiler(), *flags(), _architecture_flag(), f"-DFUSEGEN_EMULATOR_CLUSTER={cluster}"]
+    compiling, compiling_runtime = _instrumented(common, sanitize, races)
+    runtime = precompiled.runtime(compiling_runtime, compiler_identity(), headers, run_compiler)
     header = precompiled.header(compiling, compiler_identity(), headers, run_compiler) if _is_gcc() else None
     libraries = (GCC_SANITIZE_LIBRARIES if sanitize else GCC_LIBRARIES) if _is_gcc() else ()
     stem = entry[:LONGEST_FILE_NAME]
@@ -263,8 +261,8 @@ def build(
         # Run inside the folder: messages and sanitizer reports then name the file without a temporary path.
         text = [f"-ffile-prefix-map={folder}=.", "-x", "c++", f"{stem}.cu", "-x", "none"]
         linked = [*LINK_FLAGS, "runtime.o", *libraries, "-o", f"{stem}.so"]
-        commands = [[*common, *text, *linked]]
-        if races:  # a compiler that links what it has instrumented may add a library of its own
+        commands = [[*compiling, *text, *linked]]
+        if races and not sanitize:  # a compiler that links what it has instrumented may add a library of its own
             commands = [[*compiling, *text, "-c", "-o", "kernel.o"], [*common, "kernel.o", *linked]]
         if header is not None:
             Path(folder, f"{precompiled.HEADER}.gch").symlink_to(header)
@@ -281,6 +279,17 @@ def build(
         fix="mend the cuda= or header= of fg.register_function if that text is yours; else this is a bug in fusegen's "
         "code generation: please report it with the text above",
     )
+
+
+def _instrumented(common: list[str], sanitize: bool, races: bool) -> tuple[list[str], list[str]]:
+    """How to compile a kernel, and the runtime that it is linked to."""
+    if not races:
+        return (both := [*common, *(SANITIZE_FLAGS if sanitize else ())]), both
+    common = [*common, *RACES_DEFINED]
+    if not sanitize:
+        return [*common, *RACES_FLAGS], common
+    calls = SANITIZE_CALLS_GCC if _is_gcc() else SANITIZE_CALLS_CLANG
+    return [*common, *SANITIZE_FLAGS, *calls], [*common, *SANITIZED_DEFINED]
 
 
 def _run_all(commands: Sequence[Sequence[str]], folder: str) -> subprocess.CompletedProcess[str]:

@@ -6,8 +6,8 @@
 //   __shared__  FUSEGEN_SHARED and fusegen_dynamic_shared(): per worker and block of a cluster, filled with 0xFF (NaN)
 //               before every block or cluster, with red zones around it under AddressSanitizer
 //   errors      recorded in the launch and returned as a code and a message; the process lives on
-//   races       with FUSEGEN_EMULATOR_RACES the compiler announces every access to memory (-fsanitize=thread), and the
-//               runtime finds those that nothing orders (fusegen_emulator_races.h)
+//   races       with FUSEGEN_EMULATOR_RACES the compiler announces every access to memory, and the runtime finds those
+//               that nothing orders (fusegen_emulator_races.h)
 //
 // What is the same for every kernel (fibers, barriers, workers) is in fusegen_emulator_runtime.cpp, compiled once and
 // linked to each (launch/emulator/precompiled.py).
@@ -26,7 +26,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#if defined(__SANITIZE_ADDRESS__)
+// Defined on the command line for a runtime that serves sanitized kernels without being sanitized.
+#if defined(FUSEGEN_ASAN)
+#elif defined(__SANITIZE_ADDRESS__)
 #define FUSEGEN_ASAN 1
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer)
@@ -48,14 +50,14 @@
 #define __grid_constant__
 #ifdef FUSEGEN_EMULATOR_RACES
 // What is the emulator's own is not checked. So it calls kernels, which are, and does not take them in.
-#define FUSEGEN_UNCHECKED __attribute__((no_sanitize("thread")))
+#define FUSEGEN_UNCHECKED __attribute__((no_sanitize("thread", "address")))
 #define __global__ inline __attribute__((noinline))
 #else
 #define FUSEGEN_UNCHECKED
 #define __global__ inline __attribute__((always_inline))
 #endif
 #define __forceinline__ inline __attribute__((always_inline))
-#define __noinline__ __attribute__((noinline))
+#define __noinline__ inline __attribute__((noinline))  // inline: where nobody calls it, it is not compiled
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
 #define __grid_constant__
@@ -99,7 +101,7 @@ static constexpr bool kRaces = true;
 static constexpr bool kRaces = false;
 #endif
 
-enum Code { kOk, kDivergence, kAssertion, kResources, kClusterMisuse, kRace, kMisplaced };
+enum Code { kOk, kDivergence, kAssertion, kResources, kClusterMisuse, kRace, kMisplaced, kMisaligned };
 // Known to the compiler: a kernel without clusters is compiled as if there were none.
 static constexpr unsigned kClusterBlocks = FUSEGEN_EMULATOR_CLUSTER;
 #ifdef FUSEGEN_ASAN
@@ -225,6 +227,8 @@ void await_copies();
 void await_previous_kernel();
 void fence();
 void check_atomic(const void* address, size_t bytes);
+void announce_read(const void* address, size_t bytes);
+void announce_write(const void* address, size_t bytes);
 void* shared_variable(const char* name, size_t bytes);
 #endif
 int launch_kernel(const Entry& entry, const char* name, bool early, const unsigned* grid, const unsigned* block,

@@ -127,6 +127,13 @@ inline void fusegen_await_previous_kernel() {}
 
 // ---- memory, bits, integers --------------------------------------------------------------------------------------
 
+// A GPU refuses an access at an address that is no multiple of its width.
+inline FUSEGEN_UNCHECKED void fusegen_require_aligned(const void* address, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(address) % bytes == 0) return;
+  fusegen_emulator::fail(fusegen_emulator::kMisaligned, "thread (%u, %u, %u): an access of %zu bytes at %p", threadIdx.x,
+                         threadIdx.y, threadIdx.z, bytes, address);
+}
+
 // What accesses memory for a kernel is part of it, so that reports name the kernel's line.
 
 template <class T>
@@ -360,13 +367,11 @@ inline float fusegen_half_bits_to_float(uint16_t bits) {
 
 #if defined(FUSEGEN_EMULATOR_RACES) && !defined(FUSEGEN_EMULATOR_RUNTIME)
 // The compiler announces what it turns into loads and stores, not calls of memcpy.
-extern "C" void __tsan_read_range(void* address, size_t bytes);
-extern "C" void __tsan_write_range(void* address, size_t bytes);
 namespace fusegen_emulator {
 inline __attribute__((always_inline)) void* copy_checked(void* target, const void* source, size_t bytes) {
   if (!__builtin_constant_p(bytes) || bytes > 8 || bytes & (bytes - 1)) {
-    __tsan_read_range(const_cast<void*>(source), bytes);
-    __tsan_write_range(target, bytes);
+    announce_read(source, bytes);
+    announce_write(target, bytes);
   }
   return __builtin_memcpy(target, source, bytes);
 }

@@ -3,6 +3,8 @@
 //
 // Kernels are compiled with -fsanitize=thread and without its library: the compiler puts a call before every load and
 // store, and the functions that it calls are here. They find the race whatever the order in which threads happened to run.
+// Where AddressSanitizer looks on as well, it is its calls that are answered here, and its library is asked what it knows
+// of the bytes: one instrumentation finds both.
 // What orders accesses:
 //
 //   __syncthreads()               those of the block's threads that take part; a thread that has returned does not
@@ -88,6 +90,7 @@ struct Races {
     uint32_t words[sizeof(Times) / sizeof(uint32_t) + kMostInBlock];
   };
   Agent* agents;
+  const signed char* addressable;  // AddressSanitizer's shadow
 };
 
 inline Agent& agent_of(Races& r, const Worker& w, const Fiber& fiber) { return r.agents[&fiber - w.fibers]; }
@@ -100,6 +103,11 @@ inline bool begin_launch(Worker& w) {
   r->threads = w.threads / kClusterBlocks;
   r->ordered_by_nothing = w.launch->entry.block;
   r->agents = static_cast<Agent*>(calloc(w.threads, sizeof(Agent)));
+#ifdef FUSEGEN_ASAN
+  size_t scale, offset;
+  __asan_get_shadow_mapping(&scale, &offset);
+  r->addressable = reinterpret_cast<const signed char*>(offset);
+#endif
   r->shadow = take_shadow(w.launch->stack_slots + kStackSlots, kStackSlots);
   if (!r->shadow || !r->agents) return false;
   for (const Times*& times : r->start.known) times = &r->nothing;
@@ -292,6 +300,34 @@ __attribute__((noreturn, cold, noinline)) inline void report(
   if (other.time == kUnderWay) of_other = kCopyInto;
   fail(kRace, "%s %s them at instruction 0x%x, %s", text, does[of_other], other.place, missing(r, other));
 }
+
+__attribute__((noreturn, cold, noinline)) inline void report_misaligned(const Access& access, size_t alignment) {
+  const Worker& w = *worker;
+  char text[400];
+  name_memory(w, access, false, text, sizeof text);
+  const uint3 thread = thread_index(w.races->thread & 1023, w.launch->block);
+  fail(kMisaligned, "thread (%u, %u, %u) accesses %zu bytes of %s, at no multiple of %zu bytes, at instruction 0x%x",
+       thread.x, thread.y, thread.z, access.bytes, text, alignment, access.place);
+}
+
+#ifdef FUSEGEN_ASAN
+extern "C" void __asan_report_error(void* place, void* frame, void* stack, void* address, int writes, size_t bytes);
+extern "C" void __asan_get_shadow_mapping(size_t* scale, size_t* offset);
+
+// Ends the process where AddressSanitizer knows that the bytes are nobody's. A byte of its shadow is 0 where all of the
+// eight that it stands for may be accessed.
+inline void check_addressable(const Races& r, const Access& access) {
+  signed char any = 0;
+  for (uintptr_t eight = access.address / 8; eight <= (access.address + access.bytes - 1) / 8; ++eight) {
+    any |= r.addressable[eight];
+  }
+  void* const address = reinterpret_cast<void*>(access.address);
+  if (!any || !__asan_region_is_poisoned(address, access.bytes)) return;
+  void* const frame = __builtin_frame_address(0);
+  char* const place = const_cast<char*>(__ehdr_start) + access.place;
+  __asan_report_error(place, frame, frame, address, access.kind != kRead, access.bytes);
+}
+#endif
 
 // ---- accesses ----------------------------------------------------------------------------------------------------
 
@@ -491,6 +527,9 @@ inline void check_access(const void* pointer, size_t bytes, uint32_t place) {
   if (!w) return;  // a library being loaded
   Races& r = *w->races;
   const Access access = {kind, reinterpret_cast<uintptr_t>(pointer), bytes, place};
+#ifdef FUSEGEN_ASAN
+  check_addressable(r, access);
+#endif
   if (access.address - r.stack < r.stack_bytes) return;
   each_cell(r, access.address, bytes, [&](const Page& page, Cell& cell) { check_cell<kind>(r, page, cell, access); });
 }
@@ -665,15 +704,23 @@ void* shared_variable(const char* name, size_t bytes) {
   SharedRegion* region = shared_regions;
   while (region && region->name != name) region = region->next;
   if (!region) {
-    const size_t stride = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+    const size_t stride = (bytes / kPageBytes + 1) * kPageBytes;  // what lies behind it is nobody's
     void* memory = nullptr;
     if (posix_memalign(&memory, kPageBytes, kPageBytes + stride * kClusterBlocks)) {
       fail(kResources, "no memory for %zu bytes of shared memory", bytes);
     }
     region = static_cast<SharedRegion*>(memory);
+#ifdef FUSEGEN_ASAN
+    __asan_poison_memory_region(region + 1, kPageBytes + stride * kClusterBlocks - sizeof *region);
+#endif
     *region = {static_cast<unsigned char*>(memory) + kPageBytes, bytes, stride, shared_regions, name};
     shared_regions = region;
-    for (unsigned rank = 0; rank < kClusterBlocks; ++rank) memset(region->data + rank * stride, 0xFF, bytes);
+    for (unsigned rank = 0; rank < kClusterBlocks; ++rank) {
+#ifdef FUSEGEN_ASAN
+      __asan_unpoison_memory_region(region->data + rank * stride, bytes);
+#endif
+      memset(region->data + rank * stride, 0xFF, bytes);
+    }
   }
   return region->data + current_rank() * region->stride;
 }
@@ -682,50 +729,84 @@ void* shared_variable(const char* name, size_t bytes) {
 
 // ---- what the compiler calls -------------------------------------------------------------------------------------
 
-#define FUSEGEN_HOOK(name, kind, bytes)                                                                        \
+namespace fusegen_emulator {
+
+void announce_read(const void* address, size_t bytes) {
+  check_access<kRead>(address, bytes, calling_place(__builtin_return_address(0)));
+}
+void announce_write(const void* address, size_t bytes) {
+  check_access<kWrite>(address, bytes, calling_place(__builtin_return_address(0)));
+}
+
+// An access of a type with that alignment.
+template <Kind kind>
+inline void check_aligned(const void* pointer, size_t bytes, size_t alignment, const void* from) {
+  const Access access = {kind, reinterpret_cast<uintptr_t>(pointer), bytes, calling_place(from)};
+  if (worker && access.address % alignment) report_misaligned(access, alignment);
+  check_access<kind>(pointer, bytes, access.place);
+}
+
+}  // namespace fusegen_emulator
+
+#define FUSEGEN_HOOK(name, kind, bytes, alignment)                                                             \
   extern "C" __attribute__((visibility("hidden"))) void name(void* address) {                                  \
-    fusegen_emulator::check_access<fusegen_emulator::kind>(                                                    \
-        address, bytes, fusegen_emulator::calling_place(__builtin_return_address(0)));                         \
+    fusegen_emulator::check_aligned<fusegen_emulator::kind>(address, bytes, alignment, __builtin_return_address(0)); \
   }
-#define FUSEGEN_HOOKS(bytes)                            \
-  FUSEGEN_HOOK(__tsan_read##bytes, kRead, bytes)        \
-  FUSEGEN_HOOK(__tsan_write##bytes, kWrite, bytes)      \
-  FUSEGEN_HOOK(__tsan_unaligned_read##bytes, kRead, bytes) \
-  FUSEGEN_HOOK(__tsan_unaligned_write##bytes, kWrite, bytes)
-FUSEGEN_HOOKS(1)
-FUSEGEN_HOOKS(2)
-FUSEGEN_HOOKS(4)
-FUSEGEN_HOOKS(8)
-FUSEGEN_HOOKS(16)
-#undef FUSEGEN_HOOKS
-#undef FUSEGEN_HOOK
-#define FUSEGEN_HOOK(name, kind)                                                                               \
+#define FUSEGEN_HOOK_OF_RANGE(name, kind)                                                                      \
   extern "C" __attribute__((visibility("hidden"))) void name(void* address, size_t bytes) {                    \
-    fusegen_emulator::check_access<fusegen_emulator::kind>(                                                    \
-        address, bytes, fusegen_emulator::calling_place(__builtin_return_address(0)));                         \
+    fusegen_emulator::check_aligned<fusegen_emulator::kind>(address, bytes, 1, __builtin_return_address(0));   \
   }
-FUSEGEN_HOOK(__tsan_read_range, kRead)
-FUSEGEN_HOOK(__tsan_write_range, kWrite)
+#ifdef FUSEGEN_ASAN
+#define FUSEGEN_HOOKS(bytes, alignment)                    \
+  FUSEGEN_HOOK(__asan_load##bytes, kRead, bytes, alignment) \
+  FUSEGEN_HOOK(__asan_store##bytes, kWrite, bytes, alignment)
+FUSEGEN_HOOK_OF_RANGE(__asan_loadN, kRead)
+FUSEGEN_HOOK_OF_RANGE(__asan_storeN, kWrite)
+#else
+#define FUSEGEN_HOOKS(bytes, alignment)                     \
+  FUSEGEN_HOOK(__tsan_read##bytes, kRead, bytes, alignment)  \
+  FUSEGEN_HOOK(__tsan_write##bytes, kWrite, bytes, alignment) \
+  FUSEGEN_HOOK(__tsan_unaligned_read##bytes, kRead, bytes, 1) \
+  FUSEGEN_HOOK(__tsan_unaligned_write##bytes, kWrite, bytes, 1)
+FUSEGEN_HOOK_OF_RANGE(__tsan_read_range, kRead)
+FUSEGEN_HOOK_OF_RANGE(__tsan_write_range, kWrite)
+#endif
+FUSEGEN_HOOKS(1, 1)
+FUSEGEN_HOOKS(2, 2)
+FUSEGEN_HOOKS(4, 4)
+FUSEGEN_HOOKS(8, 8)
+FUSEGEN_HOOKS(16, 8)  // of types that are aligned to 8, too
+#undef FUSEGEN_HOOKS
+#undef FUSEGEN_HOOK_OF_RANGE
 #undef FUSEGEN_HOOK
 // Clang's, for copies of structures.
-#define FUSEGEN_HOOK(name, builtin)                                                                                \
-  extern "C" __attribute__((visibility("hidden"))) void* name(void* target, const void* source, size_t bytes) {    \
+#ifdef FUSEGEN_ASAN
+#define FUSEGEN_NAME(function) __asan_##function
+#else
+#define FUSEGEN_NAME(function) __tsan_##function
+#endif
+#define FUSEGEN_HOOK(function)                                                                                     \
+  extern "C" __attribute__((visibility("hidden"))) void* FUSEGEN_NAME(function)(void* target, const void* source,  \
+                                                                                size_t bytes) {                    \
     const uint32_t place = fusegen_emulator::calling_place(__builtin_return_address(0));                           \
     fusegen_emulator::check_access<fusegen_emulator::kRead>(source, bytes, place);                                 \
     fusegen_emulator::check_access<fusegen_emulator::kWrite>(target, bytes, place);                                \
-    return builtin(target, source, bytes);                                                                         \
+    return function(target, source, bytes);                                                                        \
   }
-FUSEGEN_HOOK(__tsan_memcpy, memcpy)
-FUSEGEN_HOOK(__tsan_memmove, memmove)
+FUSEGEN_HOOK(memcpy)
+FUSEGEN_HOOK(memmove)
 #undef FUSEGEN_HOOK
-extern "C" __attribute__((visibility("hidden"))) void* __tsan_memset(void* target, int value, size_t bytes) {
+extern "C" __attribute__((visibility("hidden"))) void* FUSEGEN_NAME(memset)(void* target, int value, size_t bytes) {
   const uint32_t place = fusegen_emulator::calling_place(__builtin_return_address(0));
   fusegen_emulator::check_access<fusegen_emulator::kWrite>(target, bytes, place);
   return memset(target, value, bytes);
 }
+#undef FUSEGEN_NAME
+#ifndef FUSEGEN_ASAN
 extern "C" __attribute__((visibility("hidden"))) void __tsan_init() {}
 extern "C" __attribute__((visibility("hidden"))) void __tsan_func_entry(void*) {}
 extern "C" __attribute__((visibility("hidden"))) void __tsan_func_exit(void*) {}
+#endif
 
 #else
 

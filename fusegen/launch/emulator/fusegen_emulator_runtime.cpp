@@ -164,6 +164,11 @@ inline void* run_worker(void* argument) {
     void* shared = nullptr;
     if (launch.shared_bytes) ready = ready && posix_memalign(&shared, kSharedUnit, shared_bytes_of(launch)) == 0;
     block.dynamic_shared = static_cast<unsigned char*>(shared);
+#ifdef FUSEGEN_ASAN
+    if (shared) {
+      __asan_poison_memory_region(block.dynamic_shared + launch.shared_bytes, shared_bytes_of(launch) - launch.shared_bytes);
+    }
+#endif
   }
   if (ready && (launch.entry.block || create_fibers(w))) {
     run_blocks(w);

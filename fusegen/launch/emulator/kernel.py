@@ -21,9 +21,12 @@ _NATURAL = Mode()
 
 # Fiber stacks that launches leave for each other; as many as the header's kStackSlots. Sanitized ones are larger. Where
 # races are looked for, as many shadows of memory follow them.
-_STACK_SLOTS = {"": (ctypes.c_void_p * 64)(), "sanitize": (ctypes.c_void_p * 64)(), "races": (ctypes.c_void_p * 128)()}
+_STACK_SLOTS = {
+    mode.instrumented: (ctypes.c_void_p * (128 if mode.races else 64))()
+    for mode in (Mode(), Mode(sanitize=True), Mode(races=True), Mode(sanitize=True, races=True))
+}
 
-_RACE, _MISPLACED = 5, 6
+_RACE, _MISPLACED, _MISALIGNED = 5, 6, 7
 # What the launcher's codes mean: (expected, fix).
 _FAILURES = {
     1: (
@@ -43,6 +46,10 @@ _FAILURES = {
     _RACE: (
         "accesses to the same bytes by two threads, one of them to write, in an order that barriers or waits enforce",
         "put the missing barrier or wait between the two, or give each thread bytes of its own",
+    ),
+    _MISALIGNED: (
+        "an address that is a multiple of what is accessed at once: a GPU refuses others",
+        "shift the vector to such an address, or access its elements",
     ),
 }
 
@@ -88,7 +95,7 @@ class EmulatedKernel:
                 ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t,
             ]  # fmt: skip
         self.cluster = int(self._library.fusegen_emulated_cluster())
-        self.instrumented = "sanitize" if self.sanitized else "races" if self._library.fusegen_emulated_races() else ""
+        self.instrumented = Mode(self.sanitized, races=bool(self._library.fusegen_emulated_races())).instrumented
 
     def launch(
         self,
@@ -133,18 +140,18 @@ class EmulatedKernel:
             number, *numbers = map(int, message.split())
             raise out_of_range(next(site for site in self.sites if site[0] == number), *numbers)
         expected, fix = _FAILURES[code]
-        if code == _RACE:
+        if code in (_RACE, _MISALIGNED):
             message = places.explained(message, self.path, self.source, self.entry, build.run_compiler)
         raise CompileError(f"kernel {self.entry}, on the CPU emulator", given=message, expected=expected, fix=fix)
 
     def _check(self, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int, mode: Mode) -> None:
-        wanted = mode.instrumented
-        if wanted and wanted != self.instrumented:
+        if mode.instrumented and mode.instrumented != self.instrumented:
+            wanted = f"{mode.instrumented.replace(',', '=True,')}=True"
             raise CompileError(
                 f"kernel {self.entry}, on the CPU emulator",
-                given=f"Mode({wanted}=True) and a library built without",
-                expected=f"a library built with {wanted}=True",
-                fix=f"build(..., {wanted}=True); {wanted} must be part of the cache key",
+                given=f"Mode({wanted}) and a library built without",
+                expected=f"a library built with {wanted}",
+                fix=f"build(..., {wanted}); {mode.instrumented} must be part of the cache key",
             )
         threads = block[0] * block[1] * block[2]
         within = all(1 <= size <= most for size, most in zip(grid, (2**31 - 1, 65535, 65535), strict=True))
