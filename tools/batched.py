@@ -70,24 +70,17 @@ class Recorded:
         return renamed
 
     def _build_group(self, members: Sequence[tuple[str, str]], folder: Path) -> None:
-        mode, renamed, launchers = self.target.mode, self._renamed(members), list[str]()
-        for number, key in enumerate(members):
-            for early, suffix in (("false", ""), ("true", "_early")):
-                launchers.append(
-                    f"FUSEGEN_EMULATOR_LAUNCH(launch_{number}{suffix}, {key[1]}_{number}, "
-                    f"{str(self.kernels[key].barriers).lower()}, {early})"
-                )
-        source = "\n".join([one_file(renamed), *launchers])
+        mode, renamed = self.target.mode, self._renamed(members)
         library = emulator.build(
-            source, renamed[0].entry, headers=emulator.headers(),
+            one_file(renamed), renamed[0].entry, headers=emulator.headers(),
             barriers=renamed[0].barriers, cluster=renamed[0].cluster, sanitize=mode.sanitize, races=mode.races,
+            others={kernel.entry: kernel.barriers for kernel in renamed[1:]},
         )  # fmt: skip
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".so", delete=False) as file:
             file.write(library)
         for number, (text, entry) in enumerate(members):
             rendered = self.kernels[text, entry]
-            launcher = f"launch_{number}"
-            kernel = EmulatedKernel(Path(file.name), entry, text, mode.sanitize, launcher, rendered.sites)
+            kernel = EmulatedKernel(Path(file.name), renamed[number].entry, text, mode.sanitize, rendered.sites)
             self.target._loaded.put(targets.key_of(rendered, entry), kernel)
 
 
@@ -103,8 +96,10 @@ def recorded() -> Iterator[Recorded]:
             return None
         return original(self, rendered, entry, declared, follows)
 
+    prepare = targets.CpuTarget.prepare
     targets.CpuTarget.load = load  # type: ignore[method-assign]
+    targets.CpuTarget.prepare = lambda self, wanted: None  # type: ignore[method-assign]
     try:
         yield record
     finally:
-        targets.CpuTarget.load = original  # type: ignore[method-assign]
+        targets.CpuTarget.load, targets.CpuTarget.prepare = original, prepare  # type: ignore[method-assign]

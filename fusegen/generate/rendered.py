@@ -36,6 +36,11 @@ class Rendered:
     cluster: int = 1
     sites: tuple[Site, ...] = ()
 
+    @property
+    def entries(self) -> list[tuple[Rendered, str]]:
+        """Each of the two kernels, with the text that it is in."""
+        return [(self, entry) for entry in (self.entry, self.finish) if entry is not None]
+
     def cluster_of(self, entry: str) -> int:
         """Blocks of a cluster of one of the two kernels."""
         return self.cluster if entry == self.entry else 1
@@ -59,6 +64,11 @@ class Rendered:
         """The kernel without what it includes and needs."""
         return self.text.removeprefix(file_text(self.headers, []))
 
+    @property
+    def first_line(self) -> int:
+        """Of the body, in the text."""
+        return 1 + self.text.removesuffix(self.body).count("\n")
+
 
 @cache
 def template_text(name: str) -> str:
@@ -75,10 +85,15 @@ def headers() -> dict[str, str]:
     return {name: template_text(name) for name in names}
 
 
-def one_file(kernels: Sequence[Rendered], comment: str = "") -> str:
-    """The kernels of a pass as one file, in launch order, below a comment."""
+def one_file(kernels: Sequence[Rendered], comment: str = "", lines: bool = False) -> str:
+    """The kernels of a pass as one file, in launch order, below a comment.
+
+    Args:
+        lines: a compiler names the lines that each has as a file of its own.
+    """
     headers = tuple(dict.fromkeys(text for k in kernels for text in k.headers))
-    return file_text(headers, [*([comment] if comment else []), *(k.body for k in kernels)])
+    bodies = [f'#line {k.first_line} "{k.entry}.cu"\n{k.body}' if lines else k.body for k in kernels]
+    return file_text(headers, [*([comment] if comment else []), *bodies])
 
 
 def apart(kernels: Sequence[Rendered]) -> list[Rendered]:

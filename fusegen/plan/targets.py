@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fusegen.core import locks
-from fusegen.core.errors import DeviceError, warn
+from fusegen.core.errors import CompileError, DeviceError, warn
 from fusegen.core.recent import Recent
 from fusegen.core.within import Site
 from fusegen.fuse.rows_schedule import Chip
-from fusegen.generate.rendered import Rendered, headers
+from fusegen.generate.rendered import Rendered, headers, one_file
 from fusegen.launch import driver
 from fusegen.launch.cache import default_cache
 from fusegen.launch.checksummed import digest
@@ -107,14 +107,42 @@ class CpuTarget:
                 self._loaded.put(key, found)
         return _OnCpu(found, rendered.shared_of(entry), self.mode, follows)
 
-    def _load(self, rendered: Rendered, entry: str) -> EmulatedKernel:
-        sanitize, races, sites = self.mode.sanitize, self.mode.races, rendered.sites
-        texts = emulator.headers()
-        key = digest(
-            "emulator", rendered.text, entry, texts,
+    def prepare(self, wanted: Sequence[tuple[Rendered, str]]) -> None:
+        """Compile at once what is not there: the compiler's start and its headers take longer than a kernel."""
+        if len(wanted) < 2:
+            return
+        cache = default_cache()
+        groups: dict[tuple[tuple[str, ...], int], dict[str, Rendered]] = {}
+        for rendered, entry in wanted:
+            known = self._loaded.get(key_of(rendered, entry)) is not None
+            if not known and cache.get(self._key(rendered, entry)) is None:
+                # Of two with one name the second compiles by itself.
+                groups.setdefault((rendered.headers, rendered.cluster_of(entry)), {}).setdefault(entry, rendered)
+        for (_, cluster), members in groups.items():
+            (first, rendered), *others = members.items()
+            if not others:
+                continue
+            try:
+                library = emulator.build(
+                    one_file(list(dict.fromkeys(members.values())), lines=True), first, headers=emulator.headers(),
+                    barriers=rendered.barriers, cluster=cluster, sanitize=self.mode.sanitize, races=self.mode.races,
+                    others={entry: other.barriers for entry, other in others},
+                )  # fmt: skip
+            except CompileError:
+                continue  # compiled by itself, the one that is at fault says so in its own lines
+            for entry, rendered in members.items():
+                cache.put(self._key(rendered, entry), library)
+
+    def _key(self, rendered: Rendered, entry: str) -> str:
+        return digest(
+            "emulator", rendered.text, entry, emulator.headers(),
             rendered.barriers, rendered.cluster_of(entry), self.mode.instrumented,
             emulator.compiler_identity(), emulator.flags(),
         )  # fmt: skip
+
+    def _load(self, rendered: Rendered, entry: str) -> EmulatedKernel:
+        sanitize, races, sites = self.mode.sanitize, self.mode.races, rendered.sites
+        texts, key = emulator.headers(), self._key(rendered, entry)
         cache = default_cache()
         why = "no folder to put it in"
 
@@ -153,6 +181,9 @@ class GpuTarget:
         self.name, self.gpu = f"cuda:{device}", driver.name(device)
         self._loaded: dict[Key, driver.Function] = {}
         self._lock = locks.lock()
+
+    def prepare(self, wanted: Sequence[tuple[Rendered, str]]) -> None:
+        """Nothing: its compiler is in this process, and has no start that several kernels could share."""
 
     def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> driver.Function:
         """The kernel, from memory, from the cache or freshly compiled."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +75,17 @@ def mapped() -> int:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Any:
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every table is small."""
     monkeypatch.setattr(declarations, "MOST_TRACES", SMALL)
     monkeypatch.setattr(ops, "MOST_RUNNERS", SMALL)
     monkeypatch.setattr(pipeline, "_compiled", Recent(SMALL))
     monkeypatch.setattr("fusegen.pytorch.calls.plan_cache.MOST_PLANS", SMALL)
     monkeypatch.setattr(targets.cpu(), "_loaded", Recent(SMALL))
+    gc.collect()
+    gc.freeze()  # what is there already would be gone through for each constant
+    yield
+    gc.unfreeze()
 
 
 @pytest.mark.cpu

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import cProfile
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -58,20 +58,15 @@ def repeated(step: Callable[[Any, Any], Any], times: int) -> Op:
 
 def calls(work: Callable[[], object]) -> int:
     """How many calls of functions of the compiler, steps of generators among them, ``work`` makes."""
-    root, seen = Path(fg.__file__).parent, Counter[str]()
-
-    def count(frame: FrameType, event: str, _argument: object) -> None:
-        if event == "call":
-            seen[frame.f_code.co_filename] += 1
-
-    before = sys.getprofile()
-    sys.setprofile(count)
+    root, profile = Path(fg.__file__).parent, cProfile.Profile(builtins=False)
+    profile.enable()
     try:
         work()
     finally:
-        sys.setprofile(before)
+        profile.disable()
     files = {str(path) for folder in COUNTED for path in (root / folder).rglob("*.py")}
-    return sum(number for file, number in seen.items() if file in files)
+    entries = [entry for entry in profile.getstats() if not isinstance(entry.code, str)]  # of functions in Python
+    return sum(entry.callcount for entry in entries if entry.code.co_filename in files)
 
 
 def derived(op: Op) -> list[Op]:

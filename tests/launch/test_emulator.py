@@ -409,7 +409,7 @@ def test_sanitized_kernels_are_searched_for_races_as_well(barrier: str) -> None:
 
 @pytest.mark.parametrize("races", [False, True])
 def test_vectors_at_addresses_that_a_gpu_refuses(races: bool) -> None:
-    body = 'y[0] = fg::load_vector<4>(y + n)[0];' if not races else "*reinterpret_cast<double*>(y + n) = 1;"
+    body = "y[0] = fg::load_vector<4>(y + n)[0];" if not races else "*reinterpret_cast<double*>(y + n) = 1;"
     function = kernel(f'#include "fusegen.cuh"\nKERNEL(float* y, int n) {{ {body} }}', False, races=races)
     y, mode = np.zeros(64, np.float32), Mode(races=races)
     first = -y.ctypes.data // 4 % 4

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 from fusegen.core import sources
 from fusegen.core.errors import CompileError
@@ -182,7 +183,8 @@ def compiler_identity() -> str:
     The features are part of it because a home directory, with the cache in it, is shared by different machines.
     """
     version = run_compiler([compiler(), "--version"]).stdout.splitlines()
-    compiled_with = [*flags(), *SANITIZE_FLAGS, *SANITIZE_CALLS_GCC, *RACES_FLAGS, *LINK_FLAGS, *GCC_LIBRARIES, *GCC_SANITIZE_LIBRARIES]
+    instrumented = [*SANITIZE_FLAGS, *SANITIZE_CALLS_GCC, *SANITIZE_CALLS_CLANG, *RACES_FLAGS]
+    compiled_with = [*flags(), *instrumented, *LINK_FLAGS, *GCC_LIBRARIES, *GCC_SANITIZE_LIBRARIES]
     digest = hashlib.sha256("\0".join([_macros(), *compiled_with]).encode()).hexdigest()
     return f"{version[0] if version else 'unknown'} [{digest[:16]}]"
 
@@ -225,7 +227,7 @@ def run_compiler(
 
 def build(
     source: str, entry: str, *, headers: Mapping[str, str], barriers: bool, cluster: int = 1,
-    sanitize: bool = False, races: bool = False,
+    sanitize: bool = False, races: bool = False, others: Mapping[str, bool] = MappingProxyType({}),
 ) -> bytes:  # fmt: skip
     """Compile CUDA text to a shared library and return its bytes.
 
@@ -238,6 +240,7 @@ def build(
         cluster: how many blocks a cluster of the kernel has: the n of its ``FUSEGEN_CLUSTER(n)``.
         sanitize: instrument with AddressSanitizer and UBSan.
         races: instrument to find races; with ``sanitize``, both.
+        others: more kernels to launch, of clusters of the same size, and whether each synchronizes threads.
 
     Raises:
         CompileError: a cluster larger than those of any GPU; no compiler, or it rejected the source: the message quotes
@@ -249,7 +252,8 @@ def build(
             expected=f"a cluster of 1 to {_MOST_CLUSTER_BLOCKS} blocks",
             fix="this is a bug in fusegen's schedules: please report it with the declaration",
         )  # fmt: skip
-    launcher = f"\nFUSEGEN_EMULATOR_LAUNCHER({entry}, {'true' if barriers else 'false'})\n"
+    kernels = {entry: barriers, **others}
+    launcher = "".join(f"\nFUSEGEN_EMULATOR_LAUNCHER({name}, {str(kernels[name]).lower()})\n" for name in kernels)
     common = [compiler(), *flags(), _architecture_flag(), f"-DFUSEGEN_EMULATOR_CLUSTER={cluster}"]
     compiling, compiling_runtime = _instrumented(common, sanitize, races)
     runtime = precompiled.runtime(compiling_runtime, compiler_identity(), headers, run_compiler)

@@ -12,8 +12,8 @@
 // What is the same for every kernel (fibers, barriers, workers) is in fusegen_emulator_runtime.cpp, compiled once and
 // linked to each (launch/emulator/precompiled.py).
 //
-// The source defines FUSEGEN_EMULATOR_LAUNCHER(kernel, barriers) once, at its end (launch/emulator/build.py appends it,
-// and defines FUSEGEN_EMULATOR_CLUSTER on the command line as the number of blocks in a cluster of that kernel).
+// The source defines FUSEGEN_EMULATOR_LAUNCHER(kernel, barriers) for each kernel, at its end (launch/emulator/build.py
+// appends it, and defines FUSEGEN_EMULATOR_CLUSTER on the command line as the number of blocks in a cluster of theirs).
 #pragma once
 
 // libstdc++ parses its special functions (80 ms, half of a small kernel's compile time) with <math.h> in C++17.
@@ -324,13 +324,9 @@ struct Runner<Kernel, Barriers, void (*)(A...)> {
 }  // namespace fusegen_emulator
 
 // A cluster's blocks wait for each other, so its threads are fibers in any case.
-#define FUSEGEN_EMULATOR_LAUNCHER(kernel, barriers)                                                                \
-  FUSEGEN_EMULATOR_LAUNCH(fusegen_emulated_launch, kernel, barriers, false)                                        \
-  FUSEGEN_EMULATOR_LAUNCH(fusegen_emulated_launch_early, kernel, barriers, true)                                   \
-  extern "C" __attribute__((visibility("default"))) unsigned fusegen_emulated_cluster() {                          \
-    return fusegen_emulator::kClusterBlocks;                                                                       \
-  }                                                                                                                \
-  extern "C" __attribute__((visibility("default"))) bool fusegen_emulated_races() { return fusegen_emulator::kRaces; }
+#define FUSEGEN_EMULATOR_LAUNCHER(kernel, barriers)                                  \
+  FUSEGEN_EMULATOR_LAUNCH(fusegen_emulated_launch_##kernel, kernel, barriers, false) \
+  FUSEGEN_EMULATOR_LAUNCH(fusegen_emulated_early_launch_##kernel, kernel, barriers, true)
 #define FUSEGEN_EMULATOR_LAUNCH(name, kernel, barriers, early)                                                     \
   extern "C" __attribute__((visibility("default"))) int name(                                                      \
       const unsigned* grid, const unsigned* block, void** params, size_t shared_bytes, int shuffle, uint64_t seed, \

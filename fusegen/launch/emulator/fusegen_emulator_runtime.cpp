@@ -230,3 +230,8 @@ int launch_kernel(const Entry& entry, const char* name, bool early, const unsign
 
 }  // namespace fusegen_emulator
 
+// What a library is, for who loads it.
+extern "C" __attribute__((visibility("default"))) unsigned fusegen_emulated_cluster() {
+  return fusegen_emulator::kClusterBlocks;
+}
+extern "C" __attribute__((visibility("default"))) bool fusegen_emulated_races() { return fusegen_emulator::kRaces; }

@@ -70,13 +70,12 @@ class EmulatedKernel:
         entry: name of the kernel.
         source: the text that it was built from, for reports that quote it.
         sanitized: as it was built.
-        launcher: what starts it, in a library of several kernels.
         sites: which of its reads and writes report places out of range (core/within).
     """
 
     def __init__(
         self, library: Path, entry: str, source: str = "", sanitized: bool = False,
-        launcher: str = "fusegen_emulated_launch", sites: tuple[Site, ...] = (),
+        sites: tuple[Site, ...] = (),
     ) -> None:  # fmt: skip
         self.sites = sites
         self.entry, self.path, self.source, self.sanitized = entry, library, source, sanitized
@@ -87,7 +86,7 @@ class EmulatedKernel:
         self._library = ctypes.CDLL(str(library))
         if not self.sanitized:  # whose reports name lines of it
             weakref.finalize(self, _unload, self._library._handle).atexit = False
-        self._launchers = [self._library[launcher], self._library[f"{launcher}_early"]]
+        self._launchers = [self._library[f"fusegen_emulated_{kind}_{entry}"] for kind in ("launch", "early_launch")]
         for function in self._launchers:
             function.restype = ctypes.c_int
             function.argtypes = [
