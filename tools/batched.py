@@ -1,7 +1,7 @@
 """Emulated kernels of many calls, compiled in one go: the compiler's start and its headers cost more than a kernel.
 
-Calls are made twice. The first time kernels are recorded instead of compiled, and results are those of the interpreter
-(tools/program_checks). Then one library is built of all of them; the second time they run.
+Calls are made twice. The first time kernels are recorded instead of compiled, and nothing runs (`interpreted` in
+tools/program_checks). Then one library is built of all of them; the second time they run.
 """
 
 from __future__ import annotations
