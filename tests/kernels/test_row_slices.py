@@ -90,7 +90,7 @@ def test_what_a_slice_has_in_common_is_read_before_its_rows() -> None:
     "shapes",
     [
         ((3, FEWEST_IN_SLICE - 1, 512), (3, 1, 512)),  # too few rows
-        ((3, 300, 4097), (3, 1, 4097)),  # rows that begin anywhere
+        ((3, 300, 259), (3, 1, 259)),  # rows that begin anywhere
         ((1, 300, 64), (1, 1, 64)),  # one slice
         ((3, 1, 64), (3, 1, 64)),
         ((3, 0, 64), (3, 1, 64)),

@@ -95,7 +95,7 @@ def grids(program: Any) -> list[Any]:
 
 @pytest.mark.emulator
 def test_what_is_found_is_written_and_done_from_then_on(file: Path, launched: list[Any]) -> None:
-    op, x = softmax(), torch.randn(64, 304)
+    op, x = softmax(), torch.randn(8, 304)
     op(x)
     with fg.tune() as found:
         torch.testing.assert_close(op(x), exactly(x))
@@ -112,8 +112,8 @@ def test_what_is_found_is_written_and_done_from_then_on(file: Path, launched: li
 
 @pytest.mark.emulator
 def test_gradients_are_tuned_as_well(file: Path) -> None:
-    op, x = softmax(), torch.randn(64, 304, requires_grad=True)
-    cotangent = torch.randn(64, 304)
+    op, x = softmax(), torch.randn(8, 304, requires_grad=True)
+    cotangent = torch.randn(8, 304)
     with fg.tune() as found:
         op(x).backward(cotangent)
     (expected,) = torch.autograd.grad(exactly(x), x, cotangent)
@@ -124,7 +124,7 @@ def test_gradients_are_tuned_as_well(file: Path) -> None:
 @pytest.mark.emulator
 def test_calls_that_were_decided_before_are_decided_again(fresh: Callable[[Any], Any]) -> None:
     """Tuned sums are added up in another order, which their last bits tell."""
-    op, x, cotangent = fresh(softmax()), torch.randn(64, 304, requires_grad=True), torch.randn(64, 304)
+    op, x, cotangent = fresh(softmax()), torch.randn(8, 304, requires_grad=True), torch.randn(8, 304)
 
     def results() -> list[torch.Tensor]:
         out = op(x)
@@ -162,7 +162,7 @@ def test_what_was_tuned_is_tuned_again_only_where_that_is_asked() -> None:
 
 @pytest.mark.emulator
 def test_frozen_plans_know_only_files_that_were_named(file: Path, tmp_path: Path, launched: list[Any]) -> None:
-    x = torch.randn(64, 304)
+    x = torch.randn(8, 304)
     with fg.tune():
         softmax()(x)
     with fg.tune.frozen():
@@ -186,8 +186,8 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.emulator
 def test_arguments_and_results_stay_what_they_are() -> None:
-    op, x = softmax(), torch.randn(64, 304)
-    before, out = x.clone(), torch.full((64, 304), 7.0)
+    op, x = softmax(), torch.randn(8, 304)
+    before, out = x.clone(), torch.full((8, 304), 7.0)
     with fg.tune():
         op(x, out=out)
     assert x.equal(before)
@@ -197,7 +197,7 @@ def test_arguments_and_results_stay_what_they_are() -> None:
 @pytest.mark.emulator
 def test_what_is_written_in_place_stays_as_it_was_scheduled(launched: list[Any]) -> None:
     """What was tuned may be several kernels, of which a later one reads what an earlier one has overwritten."""
-    op, x = softmax(), torch.randn(64, 304)
+    op, x = softmax(), torch.randn(8, 304)
     inside, later = x.clone(), x.clone()
     with fg.tune() as found:
         op(inside, out=inside)
@@ -224,7 +224,7 @@ def test_kernels_behind_a_product_are_tuned() -> None:
 
 @pytest.mark.emulator
 def test_random_numbers_are_what_they_were() -> None:
-    op, x = fg.op(lambda x: fg.softmax(fg.dropout(x, 0.5), -1), name="dropped", random=True), torch.randn(64, 304)
+    op, x = fg.op(lambda x: fg.softmax(fg.dropout(x, 0.5), -1), name="dropped", random=True), torch.randn(8, 304)
     torch.manual_seed(3)
     expected, after = op(x), torch.rand(1)
     torch.manual_seed(3)
@@ -237,7 +237,7 @@ def test_random_numbers_are_what_they_were() -> None:
 @pytest.mark.emulator
 def test_a_broken_file_is_told_once_and_not_overwritten(file: Path) -> None:
     file.write_text("broken")
-    x = torch.randn(64, 304)
+    x = torch.randn(8, 304)
     with pytest.warns(FusegenWarning, match=r"tuned\.json"):
         torch.testing.assert_close(softmax()(x), exactly(x))
     softmax()(x)
@@ -248,7 +248,7 @@ def test_a_broken_file_is_told_once_and_not_overwritten(file: Path) -> None:
 
 @pytest.mark.emulator
 def test_a_choice_that_is_none_any_more_does_no_harm(file: Path) -> None:
-    x = torch.randn(64, 304)
+    x = torch.randn(8, 304)
     with fg.tune():
         softmax()(x)
     data = json.loads(file.read_text())
@@ -261,7 +261,7 @@ def test_a_choice_that_is_none_any_more_does_no_harm(file: Path) -> None:
 
 @pytest.mark.emulator
 def test_what_cannot_be_tuned_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = torch.randn(64, 304)
+    x = torch.randn(8, 304)
     with pytest.warns(FusegenWarning, match="torch's tensors") as caught, fg.tune():
         for _ in range(2):
             softmax()(x.numpy())
@@ -281,7 +281,7 @@ from fusegen.plan.targets import CpuTarget
 from fusegen.tuning import search, session
 search.GROUPS = 1
 CpuTarget.gpu, session.clock_for = cases.GPU, lambda target, device: cases.Clock()
-cases.softmax()(torch.randn(64, 304))
+cases.softmax()(torch.randn(8, 304))
 print(cases.Clock.searches)
 """
 
