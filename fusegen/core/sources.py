@@ -88,18 +88,21 @@ _paths = {name: sorted(_files(folder(name))) for name in BESIDE}
 _paths[""] = sorted(set(_files(PACKAGE)).difference(*_paths.values()))
 _imported = {path: _mark(path) for paths in _paths.values() for path in paths}
 _modules = {_module_name(n, p): p for n, paths in _paths.items() for p in paths if p.endswith(".py")}
-_verified: dict[str, Any] = {}
+_verified: list[Any] = [None] * len(_modules)
 _changed = ""
 
 
 def is_changed() -> bool:
     """Whether this process runs other code than what lay there when it imported fusegen, as far as it was seen."""
+    global _verified
     if not _changed:
-        for name, path in _modules.items():
-            spec = getattr(sys.modules.get(name), "__spec__", None)  # a module that is loaded again has a new one
-            if spec is not None and _verified.get(name) is not spec:
-                _check(path)
-                _verified[name] = spec
+        loaded = sys.modules
+        specs = [getattr(loaded.get(name), "__spec__", None) for name in _modules]  # one loaded again has a new one
+        if specs != _verified:
+            for path, spec, before in zip(_modules.values(), specs, _verified, strict=True):
+                if spec is not None and spec is not before:
+                    _check(path)
+            _verified = specs
     return bool(_changed)
 
 

@@ -15,7 +15,7 @@ from fusegen.core.text import expr_text
 from fusegen.fuse.scan_schedule import HERE, LENGTH, ScanSchedule, ScanTensor
 from fusegen.fuse.scans import neighbour, running
 from fusegen.generate.cexpr import Printer
-from fusegen.generate.rendered import Rendered, file_text, template_text
+from fusegen.generate.rendered import Rendered, file_text
 from fusegen.generate.wording import comment
 
 HEADER = '#include "fusegen_scan.cuh"'
@@ -108,7 +108,7 @@ def render_scan(schedule: ScanSchedule, stage: str) -> Rendered:
 def _template() -> Any:
     from fusegen.generate.render import environment
 
-    return environment().from_string(template_text("scan.cu.j2"))
+    return environment().get_template("scan.cu.j2")
 
 
 def _name(schedule: ScanSchedule, stage: str) -> str:

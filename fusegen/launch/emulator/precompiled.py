@@ -87,6 +87,12 @@ def _key(kind: str, command: Sequence[str], identity: str, headers: Mapping[str,
     return digest("emulator", kind, tuple(command), identity, headers)
 
 
+def write(folder: str, texts: Mapping[str, str]) -> None:
+    """Put these files there."""
+    for name, text in texts.items():
+        Path(folder, name).write_text(text, encoding="utf-8")
+
+
 @contextlib.contextmanager
 def folder_with(texts: Mapping[str, str]) -> Iterator[str]:
     """A temporary folder with these files, for a compiler to run in: it names them without a path.
@@ -96,8 +102,7 @@ def folder_with(texts: Mapping[str, str]) -> Iterator[str]:
     """
     try:
         with tempfile.TemporaryDirectory(prefix="fusegen-") as folder:
-            for name, text in texts.items():
-                Path(folder, name).write_text(text, encoding="utf-8")
+            write(folder, texts)
             yield folder
     except OSError as error:
         raise CompileError(
