@@ -135,7 +135,7 @@ class CpuTarget:
 
     def _key(self, rendered: Rendered, entry: str) -> str:
         return digest(
-            "emulator", rendered.text, entry, emulator.headers(),
+            "emulator", rendered.text, entry, emulator.headers_digest(),
             rendered.barriers, rendered.cluster_of(entry), self.mode.instrumented,
             emulator.compiler_identity(), emulator.flags(),
         )  # fmt: skip

@@ -23,6 +23,7 @@ from types import MappingProxyType
 from fusegen.core import sources
 from fusegen.core.errors import CompileError
 from fusegen.generate import rendered
+from fusegen.launch.checksummed import digest
 from fusegen.launch.emulator import precompiled
 
 SANITIZE_VARIABLE = "FUSEGEN_EMULATOR_SANITIZE"
@@ -91,6 +92,12 @@ _MOST_CLUSTER_BLOCKS = 16  # what the largest GPUs take
 def headers() -> Mapping[str, str]:
     """What an emulated kernel includes, directly or not, by name: device functions, and the emulator's own files."""
     return {**rendered.headers(), **{name: sources.text(f"launch/emulator/{name}") for name in HEADERS}}
+
+
+@cache
+def headers_digest() -> str:
+    """Of their text, for keys of kernels."""
+    return digest(headers())
 
 
 @cache
