@@ -76,7 +76,7 @@ GCC_SANITIZE_LIBRARIES = (
 # Files in this folder that belong to every kernel.
 HEADERS = (
     "fusegen_emulator.h", "fusegen_emulator_shared.h", "fusegen_emulator_fibers.h", "fusegen_emulator_cluster.h",
-    "fusegen_emulator_races.h", "fusegen_emulator_clocks.h", "fusegen_emulator_shadow.h",
+    "fusegen_emulator_races.h", "fusegen_emulator_hooks.h", "fusegen_emulator_clocks.h", "fusegen_emulator_shadow.h",
     "fusegen_emulator_builtins.h", precompiled.RUNTIME,
 )  # fmt: skip
 
