@@ -109,8 +109,11 @@ class CpuTarget:
 
     def prepare(self, wanted: Sequence[tuple[Rendered, str]]) -> None:
         """Compile at once what is not there: the compiler's start and its headers take longer than a kernel."""
-        if len(wanted) < 2:
-            return
+        if len(wanted) > 1:
+            with self._lock:
+                self._prepare(wanted)
+
+    def _prepare(self, wanted: Sequence[tuple[Rendered, str]]) -> None:
         cache = default_cache()
         groups: dict[tuple[tuple[str, ...], int], dict[str, Rendered]] = {}
         for rendered, entry in wanted:

@@ -416,4 +416,4 @@ def test_vectors_at_addresses_that_a_gpu_refuses(races: bool) -> None:
     launch(function, 1, 1, y, ctypes.c_int(first), mode=mode)
     with pytest.raises(CompileError, match="a multiple of what is accessed at once") as caught:
         launch(function, 1, 1, y, ctypes.c_int(first + 1), mode=mode)
-    assert ("8 bytes of global memory, y + " if races else "an access of 16 bytes") in str(caught.value)
+    assert ("8 bytes of global memory, y + " if races else "at no multiple of 16 bytes") in str(caught.value)

@@ -299,7 +299,8 @@ def build(
 def _instrumented(common: list[str], sanitize: bool, races: bool) -> tuple[list[str], list[str]]:
     """How to compile a kernel, and the runtime that it is linked to."""
     if not races:
-        return (both := [*common, *(SANITIZE_FLAGS if sanitize else ())]), both
+        compiling = [*common, *SANITIZE_FLAGS] if sanitize else common
+        return compiling, compiling
     common = [*common, *RACES_DEFINED]
     if not sanitize:
         return [*common, *RACES_FLAGS], common

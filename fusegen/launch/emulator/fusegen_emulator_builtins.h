@@ -127,11 +127,12 @@ inline void fusegen_await_previous_kernel() {}
 
 // ---- memory, bits, integers --------------------------------------------------------------------------------------
 
-// A GPU refuses an access at an address that is no multiple of its width.
+// A GPU refuses an access at an address that does not suit it.
 inline FUSEGEN_UNCHECKED void fusegen_require_aligned(const void* address, size_t bytes) {
   if (reinterpret_cast<uintptr_t>(address) % bytes == 0) return;
-  fusegen_emulator::fail(fusegen_emulator::kMisaligned, "thread (%u, %u, %u): an access of %zu bytes at %p", threadIdx.x,
-                         threadIdx.y, threadIdx.z, bytes, address);
+  fusegen_emulator::fail(fusegen_emulator::kMisaligned,
+                         "thread (%u, %u, %u) accesses a vector at %p, at no multiple of %zu bytes", threadIdx.x,
+                         threadIdx.y, threadIdx.z, address, bytes);
 }
 
 // What accesses memory for a kernel is part of it, so that reports name the kernel's line.
