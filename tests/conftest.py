@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import sys
@@ -28,6 +29,10 @@ os.environ.setdefault("FUSEGEN_EMULATOR_DEBUG", "1")
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{os.environ['FUSEGEN_CACHE_DIR']}/inductor-{compiler_digest()[:16]}")
 # NVRTC finds what a process before has compiled in the driver's cache, without what the compiler said of it.
 os.environ.setdefault("CUDA_CACHE_DISABLE", "1")
+
+# A test process holds thousands of modules, expressions and plans. Going through them every few hundred new objects
+# takes time and frees next to nothing; tests of leaks collect by themselves.
+gc.set_threshold(20_000, 10, 10)
 
 # As many test processes as cores: torch's own threads, a team in each process, would spin for each other's core.
 if "PYTEST_XDIST_WORKER" in os.environ:

@@ -27,14 +27,17 @@ def halves(dtype: torch.dtype) -> torch.Tensor:
 def ulps(found: torch.Tensor, exact: torch.Tensor) -> float:
     """The largest error in units in the last place of ``found``.
 
-    Infinite where one of the two is zero, infinite, NaN or negative, and the other is not.
+    Infinite where one of the two is infinite, NaN or negative, and the other is not, and where an exact zero is missed.
+    Half a unit from zero both neighbours are as near: (2^-10)^2.5 is such a number of float16.
     """
     rounded, limits = exact.to(found.dtype).double(), torch.finfo(found.dtype)
     ours = found.double()
-    for told in (torch.isnan, torch.isinf, lambda x: x == 0, lambda x: torch.signbit(x) & ~x.isnan()):
+    for told in (torch.isnan, torch.isinf, lambda x: torch.signbit(x) & ~x.isnan()):
         if not torch.equal(told(ours), told(rounded)):
             return INF
-    counted = torch.isfinite(rounded) & (rounded != 0)
+    if ours[exact == 0].any():
+        return INF
+    counted = torch.isfinite(rounded) & (exact != 0)
     unit = 2.0 ** torch.floor(torch.log2(exact.abs().clamp(limits.tiny))) * limits.eps
     return float(((ours - exact).abs() / unit)[counted].max()) if counted.any() else 0.0
 
