@@ -56,6 +56,9 @@ SEED = "seed"
 # Traces that a declaration keeps. Patterns of ranks and dtypes are far fewer; a constant that is another number at
 # each call would be traced without end.
 MOST_TRACES = 1024
+# Ops that may call each other in turn. Python's own limit ends an endless declaration too, but wherever it happens to
+# be: in a callback of the garbage collector's as well, which leaves errors of other kinds behind.
+MOST_NESTED = 100
 
 
 @dataclass
@@ -298,7 +301,12 @@ class Declaration:
         self.traces.clear()
 
     def inline(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The op called by another op's declaration: its body is traced in place."""
+        """The op called by another op's declaration: its body is traced in place.
+
+        Raises:
+            DeclarationError: the arguments do not fit, or one's memory would be the gradient's.
+            RecursionError: more than ``MOST_NESTED`` ops call each other; the trace says what to do.
+        """
         arguments = self.bind(args, kwargs)
         if self.overwritten(arguments):
             raise DeclarationError(
@@ -307,7 +315,14 @@ class Declaration:
                 fix=f"leave {INPLACE_BACKWARD} away, or call {self.name} outside",
             )  # fmt: skip
         self.inlined = True
-        return self._run(arguments)
+        tracer = current()
+        if tracer.nested >= MOST_NESTED:
+            raise RecursionError
+        tracer.nested += 1
+        try:
+            return self._run(arguments)
+        finally:
+            tracer.nested -= 1
 
     def _run(self, values: Mapping[str, Any]) -> Any:
         """What the function returns for symbolic tensors."""

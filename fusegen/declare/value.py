@@ -94,6 +94,7 @@ class Tracer:
     divisions: list[tuple[AxisVar, AxisVar | None, int]] = field(default_factory=list)
     calls: list[CalledWith] = field(default_factory=list)
     made: int = 0
+    nested: int = 0  # Ops that call each other and have not returned.
     # A factor's axis, and the product's own for it: of one length, in the same groups, and yet two axes.
     mirrored: list[tuple[AxisVar, AxisVar]] = field(default_factory=list)
     # What random numbers are drawn of, where the op says that it draws any, and the number of the next draw.
