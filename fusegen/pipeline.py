@@ -340,7 +340,6 @@ def build(op: Op, layout: Layout, target: Target, chosen: Chosen = NOTHING_CHOSE
 
 def loaded(planned: ScheduledOp, target: Target) -> Program:
     """Its kernels compiled and loaded."""
-    target.prepare([pair for item in planned.kernels if not item.launch.empty for pair in item.rendered.entries])
     steps: list[KernelLaunch] = []
     workspaces = list(planned.workspaces)
     for item in planned.kernels:

@@ -96,10 +96,8 @@ def recorded() -> Iterator[Recorded]:
             return None
         return original(self, rendered, entry, declared, follows)
 
-    prepare = targets.CpuTarget.prepare
     targets.CpuTarget.load = load  # type: ignore[method-assign]
-    targets.CpuTarget.prepare = lambda self, wanted: None  # type: ignore[method-assign]
     try:
         yield record
     finally:
-        targets.CpuTarget.load, targets.CpuTarget.prepare = original, prepare  # type: ignore[method-assign]
+        targets.CpuTarget.load = original  # type: ignore[method-assign]

@@ -183,9 +183,6 @@ class _Recorder:
     chip: Chip
     loaded: dict[int, _Loaded] = field(default_factory=dict)
 
-    def prepare(self, wanted: Sequence[tuple[Rendered, str]]) -> None:
-        pass
-
     def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> _Loaded:
         made = _Loaded(rendered, entry, declared)
         self.loaded[id(made)] = made

@@ -55,14 +55,11 @@ class Launchable(Loaded, Protocol):
 class Target(Protocol):
     """Where kernels run: the CPU emulator or a GPU.
 
-    ``prepare``: compiles what a program is about to load, as far as that is faster for several at once. ``load``:
-    ``follows`` says that another kernel of its program precedes it: it may then start before that one ends.
+    ``load``: ``follows`` says that another kernel of its program precedes it: it may then start before that one ends.
     """
 
     @property
     def chip(self) -> Chip: ...
-
-    def prepare(self, wanted: Sequence[tuple[Rendered, str]]) -> None: ...
 
     def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> Loaded: ...
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fusegen.core import locks
 from fusegen.core.errors import CompileError, DeviceError, warn
+from fusegen.core.locks import cached_property
 from fusegen.core.recent import Recent
 from fusegen.core.within import Site
 from fusegen.fuse.rows_schedule import Chip
@@ -24,6 +25,8 @@ from fusegen.launch.reports import connect, reports
 # Kernels that a device has loaded. Beyond that the emulator forgets its oldest. A GPU keeps all: a captured graph may
 # launch them, and nobody can tell.
 MOST_LOADED = 2048
+# Emulated kernels that are compiled as one file.
+MOST_TOGETHER = 32
 
 
 # Kernels of one text may have read for arguments of other names.
@@ -43,19 +46,25 @@ def _warn_of_many(device: str) -> None:
 
 
 class _OnCpu:
-    """An emulated kernel. There is one stream: the calling thread.
+    """An emulated kernel, compiled when it is first asked for. There is one stream: the calling thread.
 
     It starts when the one before has ended. Whether it could start early (``follows``) matters to the search for races.
     """
 
     early = False
 
-    def __init__(self, kernel: EmulatedKernel, shared: int, mode: emulator.Mode, follows: bool) -> None:
-        self.kernel, self.shared, self.mode, self.follows = kernel, shared, mode, follows
+    def __init__(self, target: CpuTarget, rendered: Rendered, entry: str, follows: bool) -> None:
+        self.target, self.rendered, self.entry, self.follows = target, rendered, entry, follows
+        self.shared = rendered.shared_of(entry)
+
+    @cached_property
+    def kernel(self) -> EmulatedKernel:
+        return self.target.kernel(self.rendered, self.entry)
 
     def prepared(self, grid: Grid, block: Grid, params: int) -> Callable[[int], None]:
         """What runs it, whatever the stream is, and returns when that is done."""
-        return lambda stream: self.kernel.launch(grid, block, params, self.shared, self.mode, self.follows)
+        kernel, mode = self.kernel, self.target.mode
+        return lambda stream: kernel.launch(grid, block, params, self.shared, mode, self.follows)
 
     @property
     def address(self) -> int:
@@ -70,6 +79,9 @@ class _OnCpu:
 class CpuTarget:
     """Compiles with the machine's C++ compiler, runs over its cores.
 
+    That compiler's start and the headers take longer than a kernel. So kernels are compiled when one is launched, and
+    all with it that were loaded by then: those of an op's further kernels, steps and passes that are planned already.
+
     Attributes:
         gpu: the GPU's name, by which choices are found that were tuned on one; empty here.
     """
@@ -82,6 +94,7 @@ class CpuTarget:
     def __init__(self) -> None:
         self.mode = emulator.mode_from_environment()
         self._loaded: Recent[Key, EmulatedKernel] = Recent(MOST_LOADED)
+        self._wanted: dict[Key, tuple[Rendered, str]] = {}  # loaded, and not compiled
         self._lock = locks.lock()
 
     def native(self) -> tuple[int, ...]:
@@ -98,67 +111,45 @@ class CpuTarget:
         program.run(values, allocate, stream)
 
     def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> _OnCpu:
-        """The kernel, from memory, from the cache or freshly compiled."""
+        """The kernel, which is compiled when it is launched."""
+        key = key_of(rendered, entry)
+        if self._loaded.get(key) is None:
+            with self._lock:
+                self._wanted[key] = rendered, entry
+                if len(self._wanted) > MOST_LOADED:  # of so many that nobody launches, each compiles by itself
+                    del self._wanted[next(iter(self._wanted))]
+        return _OnCpu(self, rendered, entry, follows)
+
+    def kernel(self, rendered: Rendered, entry: str) -> EmulatedKernel:
+        """The compiled kernel, from memory, from the cache or freshly compiled.
+
+        Raises:
+            CompileError: the compiler rejects it.
+            DeviceError: there is no folder that it could be loaded from.
+        """
         key = key_of(rendered, entry)
         found = self._loaded.get(key)
         if found is None:
             with self._lock:
-                found = self._loaded.get(key) or self._load(rendered, entry)
-                self._loaded.put(key, found)
-        return _OnCpu(found, rendered.shared_of(entry), self.mode, follows)
-
-    def prepare(self, wanted: Sequence[tuple[Rendered, str]]) -> None:
-        """Compile at once what is not there: the compiler's start and its headers take longer than a kernel."""
-        if len(wanted) > 1:
-            with self._lock:
-                self._prepare(wanted)
-
-    def _prepare(self, wanted: Sequence[tuple[Rendered, str]]) -> None:
-        cache = default_cache()
-        groups: dict[tuple[tuple[str, ...], int], dict[str, Rendered]] = {}
-        for rendered, entry in wanted:
-            known = self._loaded.get(key_of(rendered, entry)) is not None
-            if not known and cache.get(self._key(rendered, entry)) is None:
-                # Of two with one name the second compiles by itself.
-                groups.setdefault((rendered.headers, rendered.cluster_of(entry)), {}).setdefault(entry, rendered)
-        for (_, cluster), members in groups.items():
-            (first, rendered), *others = members.items()
-            if not others:
-                continue
-            try:
-                library = emulator.build(
-                    one_file(list(dict.fromkeys(members.values())), lines=True), first, headers=emulator.headers(),
-                    barriers=rendered.barriers, cluster=cluster, sanitize=self.mode.sanitize, races=self.mode.races,
-                    others={entry: other.barriers for entry, other in others},
-                )  # fmt: skip
-            except CompileError:
-                continue  # compiled by itself, the one that is at fault says so in its own lines
-            for entry, rendered in members.items():
-                cache.put(self._key(rendered, entry), library)
-
-    def _key(self, rendered: Rendered, entry: str) -> str:
-        return digest(
-            "emulator", rendered.text, entry, emulator.headers_digest(),
-            rendered.barriers, rendered.cluster_of(entry), self.mode.instrumented,
-            emulator.compiler_identity(), emulator.flags(),
-        )  # fmt: skip
+                found = self._loaded.get(key)
+                if found is None:
+                    self._wanted.pop(key, None)
+                    found = self._load(rendered, entry)
+                    self._loaded.put(key, found)
+        return found
 
     def _load(self, rendered: Rendered, entry: str) -> EmulatedKernel:
-        sanitize, races, sites = self.mode.sanitize, self.mode.races, rendered.sites
-        texts, key = emulator.headers(), self._key(rendered, entry)
-        cache = default_cache()
+        key, cache = self._key(rendered, entry), default_cache()
         why = "no folder to put it in"
 
         def loaded() -> EmulatedKernel | None:
+            sanitize, sites = self.mode.sanitize, rendered.sites
             return cache.load(key, lambda path: EmulatedKernel(path, entry, rendered.text, sanitize, sites=sites))
 
         try:
             kernel = loaded()
             if kernel is None:
-                library = emulator.build(
-                    rendered.text, entry, headers=texts, barriers=rendered.barriers,
-                    cluster=rendered.cluster_of(entry), sanitize=sanitize, races=races,
-                )  # fmt: skip
+                library = self._build_together(rendered, entry) or self._build({entry: rendered})
                 cache.put(key, library)
                 kernel = loaded()
         except OSError as error:
@@ -170,6 +161,48 @@ class CpuTarget:
                 fix="set FUSEGEN_CACHE_DIR or TMPDIR to a folder of your own that is not mounted noexec",
             )  # fmt: skip
         return kernel
+
+    def _build_together(self, rendered: Rendered, entry: str) -> bytes | None:
+        """A library of the kernel and of others that were loaded, which go into the cache; None if there are none."""
+        cache = default_cache()
+        together, names = {entry: rendered}, {name for _, name in rendered.entries}
+        how = rendered.headers, rendered.cluster_of(entry)
+        for key, (other, name) in list(self._wanted.items()):
+            if len(together) == MOST_TOGETHER:
+                break
+            theirs = {of for _, of in other.entries}
+            is_new = other in together.values() or not theirs & names  # of two with one name the second waits
+            if is_new and (other.headers, other.cluster_of(name)) == how:
+                del self._wanted[key]
+                if cache.path(self._key(other, name)) is None:
+                    together[name] = other
+                    names |= theirs
+        if len(together) == 1:
+            return None
+        try:
+            library = self._build(together)
+        except CompileError:
+            return None  # compiled by itself, the one that is at fault says so in its own lines
+        for name, other in together.items():
+            cache.put(self._key(other, name), library)
+        return library
+
+    def _build(self, kernels: Mapping[str, Rendered]) -> bytes:
+        """A library of these kernels, by name, which are compiled as one file."""
+        (entry, first), *others = kernels.items()
+        texts = list(dict.fromkeys(kernels.values()))
+        return emulator.build(
+            one_file(texts, lines=True) if others else first.text, entry, headers=emulator.headers(),
+            barriers=first.barriers, cluster=first.cluster_of(entry), sanitize=self.mode.sanitize,
+            races=self.mode.races, others={name: other.barriers for name, other in others},
+        )  # fmt: skip
+
+    def _key(self, rendered: Rendered, entry: str) -> str:
+        return digest(
+            "emulator", rendered.text, entry, emulator.headers_digest(),
+            rendered.barriers, rendered.cluster_of(entry), self.mode.instrumented,
+            emulator.compiler_identity(), emulator.flags(),
+        )  # fmt: skip
 
 
 class GpuTarget:
@@ -184,9 +217,6 @@ class GpuTarget:
         self.name, self.gpu = f"cuda:{device}", driver.name(device)
         self._loaded: dict[Key, driver.Function] = {}
         self._lock = locks.lock()
-
-    def prepare(self, wanted: Sequence[tuple[Rendered, str]]) -> None:
-        """Nothing: its compiler is in this process, and has no start that several kernels could share."""
 
     def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> driver.Function:
         """The kernel, from memory, from the cache or freshly compiled."""

@@ -98,9 +98,6 @@ class Noting:
     chip: Chip = HOPPER
     asked: list[tuple[str, bool]] = field(default_factory=list)
 
-    def prepare(self, wanted: Any) -> None:
-        pass
-
     def load(self, rendered: Any, entry: str, declared: str, follows: bool) -> Any:
         self.asked.append((entry, follows))
 

@@ -195,9 +195,6 @@ class Noting(CpuTarget):
         self.chip = chip or self.chip
         self.texts: list[str] = []
 
-    def prepare(self, wanted: Any) -> None:
-        pass
-
     def load(self, rendered: Rendered, entry: str, declared: str, follows: bool, *rest: Any) -> Any:
         self.texts.append(rendered.text)
         return self

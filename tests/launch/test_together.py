@@ -1,4 +1,4 @@
-"""Kernels of a program compiled at once for the emulator: each is what it would be by itself."""
+"""Kernels that are loaded before one is launched are compiled at once for the emulator: each as by itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.emulated import Racing, launch
 pytestmark = pytest.mark.cpu
 
 
-def test_kernels_of_a_program_are_compiled_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_kernels_are_compiled_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each is found by itself later, and one that does not compile does not keep the others from it."""
     monkeypatch.setattr(targets, "default_cache", lambda: cache)
     cache = Cache(tmp_path / "cache")
@@ -39,11 +39,9 @@ def test_kernels_of_a_program_are_compiled_at_once(monkeypatch: pytest.MonkeyPat
 
     def results(kernels: Sequence[Rendered]) -> list[float]:
         target, found = CpuTarget(), []
-        wanted = [pair for kernel in kernels for pair in kernel.entries]
-        target.prepare(wanted)
-        for kernel, entry in wanted:
+        for loaded in [target.load(*pair, "", False) for kernel in kernels for pair in kernel.entries]:
             y = np.zeros(1, np.float32)
-            launch(target.load(kernel, entry, "", False).kernel, 1, 1, y)
+            launch(loaded.kernel, 1, 1, y)
             found.append(float(y[0]))
         return found
 
@@ -65,8 +63,7 @@ def test_reports_of_kernels_that_were_compiled_at_once_name_their_own_lines() ->
         for name in ("one", "two")
     ]  # fmt: skip
     target = Racing()
-    target.prepare([(kernel, kernel.entry) for kernel in kernels])
-    for kernel in kernels:
-        loaded = target.load(kernel, kernel.entry, "", False).kernel
+    for kernel, on_cpu in [(kernel, target.load(kernel, kernel.entry, "", False)) for kernel in kernels]:
+        loaded = on_cpu.kernel
         with pytest.raises(CompileError, match=rf"{kernel.entry}\.cu:4(.|\n)*>    4 |   y\[threadIdx.x / 2\]"):
             launch(loaded, 1, 4, np.zeros(4, np.float32), mode=target.mode)
