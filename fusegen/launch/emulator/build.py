@@ -62,8 +62,8 @@ RACES_DEFINED, SANITIZED_DEFINED = ("-DFUSEGEN_EMULATOR_RACES",), ("-DFUSEGEN_AS
 # One mapping for code and constants, and one for the rest: a process may have only so many (vm.max_map_count), and each
 # would take a page or more of each of thousands of kernels.
 LINK_FLAGS = ("-Wl,-z,noseparate-code", "-Wl,-z,norelro") if sys.platform == "linux" else ()
-# Kernels compile in four fifths of the time with the second, and run at two thirds of the speed: for tests.
-OPTIMIZE, DEBUG = "-O1", "-Og"
+# Kernels compile in two thirds of the time with the second, and run several times slower: for tests.
+OPTIMIZE, DEBUG = "-O1", "-O0"
 # What GCC links kernels with, instead of all that C++ programs may need. On Linux the C library's functions are those
 # that the process has (launch/emulator/kernel): to read its tables takes the linker three times as long as all else.
 _WITH_C = ("-nodefaultlibs", "-lpthread", "-lm", "-lgcc", "-lc")

@@ -107,7 +107,7 @@ static constexpr unsigned kClusterBlocks = FUSEGEN_EMULATOR_CLUSTER;
 #ifdef FUSEGEN_ASAN
 enum { kStackBytes = 256 << 10 };  // red zones make frames large
 #else
-enum { kStackBytes = 64 << 10 };
+enum { kStackBytes = 128 << 10 };
 #endif
 enum State { kReady, kAtBarrier, kAtCollective, kAtCluster, kAtLink, kExited };
 
