@@ -84,6 +84,12 @@ def reused(kernel: RowKernel, bytes_moved: int, elements: int, room: int) -> tup
     return tuple(kept)
 
 
+def work(kernel: RowKernel, kept: Iterable[str]) -> int:
+    """`Function.cost` of all traversals of an element, where a thread keeps these intermediates."""
+    costs = _Costs(kernel, traversals(kernel))
+    return costs.of(costs.bits(kept))
+
+
 class _Costs:
     """What all traversals compute at an element, by which intermediates are kept: a set of these is a number."""
 

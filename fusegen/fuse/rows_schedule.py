@@ -7,7 +7,7 @@ a thread can hold, never from the number of rows. The numbers below were measure
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
@@ -16,7 +16,7 @@ from fusegen.core.ir import Let
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.choices import KernelChoices, powers
 from fusegen.fuse.finish import finish_of
-from fusegen.fuse.reuse import BOUND_BY_ARITHMETIC, reused
+from fusegen.fuse.reuse import BOUND_BY_ARITHMETIC, reused, work
 from fusegen.fuse.row_kernel import GROUP_AXIS, SHARE_AXIS, TILE_AXIS, RowKernel, element_cost, row_cost
 from fusegen.fuse.schedule import (
     VECTOR_BYTES,
@@ -47,9 +47,12 @@ SHORT_BLOCK, SHORT_PERSISTENT_BLOCK = 128, 256
 # Bytes of a row that a thread reads before it uses the first of them: enough loads in flight, few enough registers.
 # Of bytes and bools, elements.
 BYTES_AHEAD, ELEMENTS_AHEAD = 64, 32
-# A row is staged in shared memory if each thread holds at least STAGED_FROM bytes of it. STATIC: bytes of shared memory
-# for rows that a kernel can declare. EXCHANGED: bytes that it needs for exchanging partial results.
-STAGED_FROM, STATIC, EXCHANGED = 64, 44 * 1024, 4 * 1024
+# A row is staged in shared memory if each thread holds at least STAGED_FROM bytes of it; of rows so short that a block
+# takes several and ends, SHORT_STAGED_FROM: such a block waits for its loads once, staged or not. STATIC: bytes of
+# shared memory for rows that a kernel can declare. EXCHANGED: bytes that it needs for exchanging partial results.
+STAGED_FROM, SHORT_STAGED_FROM, STATIC, EXCHANGED = 64, 96, 44 * 1024, 4 * 1024
+# Bytes that the L2 cache hands over at once.
+SECTOR = 32
 # Where alignment would leave vectors of fewer bytes than this, rows are read in full vectors instead, which begin at
 # each row's first aligned address (`RowSchedule.unaligned`).
 NARROW_VECTOR_BYTES = 8
@@ -57,7 +60,8 @@ NARROW_VECTOR_BYTES = 8
 # each if they are many, longer ones by many blocks (fuse/schedule).
 SIMPLE_ROW_BYTES = (32, 16 * 1024)
 # Rows of more bytes than CHUNKED_FROM are read in chunks, where nothing needs their elements again. The threads of such
-# a block, and the bytes of a row above which blocks of a cluster share it.
+# a block: fewer where there are several blocks for each multiprocessor. And the bytes of a row above which blocks of a
+# cluster share it.
 CHUNKED_FROM, CHUNKED_THREADS, CHUNKED_BLOCK_BYTES = 16 * 1024, 512, 256 * 1024
 # Elementwise kernels go by rows where that saves so much arithmetic at every element (`Function.cost`).
 ROW_COST = 16
@@ -93,6 +97,9 @@ BYTES_UNDER_WAY = 24 * 1024
 SHORTEST_SEGMENT = 32
 # How many times as many threads smaller blocks must have on a multiprocessor.
 MORE_THREADS = 1.5
+# How many of a row's threads, times their vectors, must be spared before each has a vector more: a few lengths of rows
+# do not come out even, and each that has another shape compiles anew.
+FEWER_IDLE = 0.75
 # How many of its steps a row must spare before it goes without vectors.
 FEWER_STEPS = 0.85
 # Blocks that take row tiles.
@@ -136,6 +143,7 @@ class RowSchedule(Schedule):
         chunked: a row is read in chunks, and no chunk is kept.
         split: blocks that share a row leave parts of its sums for a second kernel.
         reused: intermediates that a thread keeps from one traversal of a row to the next.
+        resident: blocks that a multiprocessor's registers must hold.
         threads_per_segment: threads that add up one segment of a row (fuse/segments).
     """
 
@@ -155,6 +163,7 @@ class RowSchedule(Schedule):
     split: bool = False
     finish: str = "thread"
     reused: tuple[str, ...] = ()
+    resident: int = 1
     threads_per_segment: int
 
 
@@ -170,6 +179,19 @@ class _Shape:
     cluster: int
     rows: int
     splits: int = 1
+
+
+@dataclass(frozen=True)
+class _Keeping:
+    """What intermediates cost that a thread computes once, or again in each traversal.
+
+    Args:
+        cost: `Function.cost` of all traversals of an element, for a shape.
+        least: of a thread that has room for all of them; 0 of a kernel in which none is worth keeping.
+    """
+
+    cost: Callable[[_Shape], int]
+    least: int
 
 
 def schedule_rows(
@@ -193,6 +215,7 @@ def schedule_rows(
     streams = _streams(kernel, placements, sliced, len(kept))
     if not streams or any(p.moves[-1] == "s" for p in streams):
         return None
+    segment = prod(sizes[axis] for axis in kernel.within)
     unaligned, narrow = False, vector * min(buffers[p.name].dtype.size for p in streams) < NARROW_VECTOR_BYTES
     if narrow and slices > 1:  # of rows that begin anywhere, a block's must begin at the same place between vectors
         return None
@@ -206,7 +229,17 @@ def schedule_rows(
         vector, placements = wider, aligned
         streams = _streams(kernel, placements, sliced, len(kept))
     else:
-        shape = _shape(kernel, n // vector, _width(streams, buffers) * vector, vector, chip, choices)
+
+        def planned(shape: _Shape) -> RowSchedule:
+            return _schedule(
+                kernel, loops, sliced, len(kept), buffers, placements, streams, vector, shape, n, unaligned, segment,
+                chip, KernelChoices({}),
+            )  # fmt: skip
+
+        every = reused(kernel, _moved(kernel, streams, buffers), 1, REGISTERS)
+        keeping = _Keeping(lambda shape: work(kernel, planned(shape).reused), work(kernel, every) if every else 0)
+        width = _width(streams, buffers) * vector
+        shape = _shape(kernel, n // vector, width, vector, chip, choices, keeping=keeping)
     length = n * _width(streams, buffers)
     shortest = SIMPLE_ROW_BYTES[0] if is_serial(m, n) else 0
     if is_read_once(kernel) and not is_coupled(kernel) and not shortest <= length <= SIMPLE_ROW_BYTES[1]:
@@ -222,7 +255,6 @@ def schedule_rows(
             return None
     if slices > 1 and not _in_slices(slices, m, shape):
         return None
-    segment = prod(sizes[axis] for axis in kernel.within)
     if kernel.within and segment < SHORTEST_SEGMENT:
         return None
     if kernel.segments and (unaligned or segment % vector or not _in_runs(kernel, sizes, over_order, shape)):
@@ -239,10 +271,10 @@ def schedule_rows(
                 kernel, loops, sliced, len(kept), buffers, placements, streams, vector, shape, n, unaligned, segment,
                 chip, choices,
             )  # fmt: skip
+    found = replace(found, resident=_side_by_side(kernel, found, _width(streams, buffers)))
     return found, _launch(
-        kernel, sizes, loops, buffers, shape, found, m, n, segment, (*kept_order, *over_order), slices,
-        _width(streams, buffers), choices,
-    )  # fmt: skip
+        kernel, sizes, loops, buffers, shape, found, m, n, segment, (*kept_order, *over_order), slices, choices
+    )
 
 
 def _in_slices(slices: int, m: int, shape: _Shape) -> bool:
@@ -358,17 +390,32 @@ def kept_for_all(kernel: RowKernel, schedule: RowSchedule) -> list[str]:
 
 
 def _shape(
-    kernel: RowKernel, vectors: int, width: int, vector: int, chip: Chip, choices: KernelChoices, least: int = 1
+    kernel: RowKernel, vectors: int, width: int, vector: int, chip: Chip, choices: KernelChoices, least: int = 1,
+    keeping: _Keeping | None = None,
 ) -> _Shape | None:  # fmt: skip
     """``vectors``: in a row; ``width``: bytes of all streams for one of them; ``least``: threads of a row."""
     sums = sum(r.expr.dtype.size for r in kernel.columns) * vector
     most = max(1, min(MOST_RAW // width, MOST_SUMS // sums if sums else MOST_RAW))
     own = _own_shape(kernel, vectors, width, vector, sums, most, chip, least)
-    return (
-        own
-        if own is None or kernel.row_tiles
-        else _chosen_shape(own, vectors, width + sums, most, chip, choices, least)
-    )
+    if own is None or kernel.row_tiles:
+        return own
+    if keeping is not None and keeping.least:
+        own = _keeping_more(kernel, own, vectors, least, keeping)
+    return _chosen_shape(own, vectors, width + sums, most, chip, choices, least)
+
+
+def _keeping_more(kernel: RowKernel, own: _Shape, vectors: int, least: int, keeping: _Keeping) -> _Shape:
+    """The shape, or one of fewer vectors a thread, where that leaves room for intermediates which a kernel that
+    arithmetic bounds would compute again."""
+    found, cost = own, keeping.cost(own)
+    for per_thread in range(own.vectors_per_thread - 1, 0, -1) if own.cluster == 1 else ():
+        threads = _threads(vectors, per_thread, 1, least)
+        if cost <= keeping.least or threads > ONE_BLOCK_THREADS:
+            break
+        shape = _Shape(threads, per_thread, 1, max(1, own.threads * own.rows // threads))
+        if keeping.cost(shape) < cost:
+            found, cost = shape, keeping.cost(shape)
+    return found
 
 
 def _chosen_shape(
@@ -381,9 +428,7 @@ def _chosen_shape(
     """
 
     def threads(per_thread: int, cluster: int) -> int:
-        if cluster == 1 and (fewest := -(-vectors // per_thread)) <= WARP:
-            return max(least, 1 << max(0, fewest - 1).bit_length())
-        return _whole_warps(-(-vectors // cluster), per_thread)
+        return _threads(vectors, per_thread, cluster, least)
 
     def fits(per_thread: int, cluster: int) -> bool:
         needed = threads(per_thread, cluster)
@@ -411,6 +456,13 @@ def _chosen_shape(
     return replace(shape, rows=choices.take("rows", rows, several))
 
 
+def _threads(vectors: int, per_thread: int, cluster: int, least: int) -> int:
+    """Threads of a block for a row, if each has so many vectors."""
+    if cluster == 1 and (fewest := -(-vectors // per_thread)) <= WARP:
+        return max(least, 1 << max(0, fewest - 1).bit_length())
+    return _whole_warps(-(-vectors // cluster), per_thread)
+
+
 def _own_shape(
     kernel: RowKernel, vectors: int, width: int, vector: int, sums: int, most: int, chip: Chip, least: int
 ) -> _Shape | None:
@@ -432,10 +484,12 @@ def _own_shape(
         limit = ONE_BLOCK_THREADS if cluster == 1 else CLUSTER_BLOCK_THREADS
         repeats = wanted + (least > 1) if sums and vector > 1 else min(most, 2 * wanted)
         fewest = min(wanted, max(1, SUMS_IN_REGISTERS // sums)) if sums and cluster == 1 else wanted
-        for per_thread in range(fewest, repeats + 1):
-            threads = _whole_warps(per_block, per_thread)
-            if threads <= limit:
-                return _Shape(threads, per_thread, cluster, max(1, side // threads) if cluster == 1 else 1)
+        first = next((p for p in range(fewest, repeats + 1) if _whole_warps(per_block, p) <= limit), None)
+        if first is not None:
+            threads, more = _whole_warps(per_block, first), _whole_warps(per_block, first + 1)
+            if cluster == 1 and first < repeats and more * (first + 1) <= FEWER_IDLE * threads * first:
+                threads, first = more, first + 1
+            return _Shape(threads, first, cluster, max(1, side // threads) if cluster == 1 else 1)
         cluster *= 2
     for cluster in (max(1, chip.cluster // 2), chip.cluster) if sums and vector > 1 else ():
         for per_thread in range(1, most + 1):
@@ -468,7 +522,8 @@ def _chunked_shape(m: int, n: int, width: int, vector: int, chip: Chip, choices:
     per_thread = choices.take("vectors_per_thread", per_thread, powers(1, max(1, 2 * per_thread)))
     while cluster < chip.cluster and n * width // cluster > CHUNKED_BLOCK_BYTES:
         cluster *= 2
-    threads = choices.take("threads", CHUNKED_THREADS, powers(CHUNKED_THREADS // 4, MOST_BLOCK_THREADS))
+    own = CHUNKED_THREADS if m * cluster <= 2 * MULTIPROCESSORS else CHUNKED_THREADS // 2
+    threads = choices.take("threads", own, powers(CHUNKED_THREADS // 4, MOST_BLOCK_THREADS))
     chunks = n // (threads * per_thread * vector)
     enough = MULTIPROCESSORS * (2 if n * width > CHUNKED_BLOCK_BYTES * chip.cluster else 1)
     many = n * width > CHUNKED_BLOCK_BYTES and m * cluster < enough and chunks > 1
@@ -538,8 +593,11 @@ def _schedule(
     most = chip.shared - STATIC + static - EXCHANGED - common if asks else static
     once = is_read_once(kernel) or kernel.is_walked_once
     unstaged = chunked or (once and not is_coupled(kernel) and not kernel.columns)
+    # What is staged comes past the L1 cache: where a row's threads ask for half a sector at a time, each is read twice.
+    whole = whole and all(shape.threads * vector * buffers[p.name].dtype.size >= SECTOR for p in streams)
     staged = whole and (row if asks or not persistent else 2 * row) <= most and not unstaged
-    staged = staged and choices.ask("staged", raw >= STAGED_FROM)
+    ends_soon = shape.rows > 1 and not persistent
+    staged = staged and choices.ask("staged", raw >= (SHORT_STAGED_FROM if ends_soon else STAGED_FROM))
     held = 2 * row if persistent and 2 * row <= most else row
     prefetch = held > row if staged else (2 * raw + sums) // 4 + 64 <= REGISTERS // (2 * shape.threads * shape.rows)
     # What is gathered of the next row is not known before its place is.
@@ -554,11 +612,15 @@ def _schedule(
 
 def _reused(
     kernel: RowKernel, plan: RowSchedule, streams: Sequence[Placement], buffers: Mapping[str, Buffer]
-) -> tuple[str, ...]:  # fmt: skip
+) -> tuple[str, ...]:
     """What a thread keeps of its elements beside what it has read, as far as a block's registers go."""
-    moved = sum(buffers[name].dtype.size for name in {*(p.name for p in streams), *(o.name for o in kernel.pointwise)})
     room = min(MOST_REGISTERS, REGISTERS // (plan.threads * plan.rows)) - registers(kernel, plan)
-    return reused(kernel, moved, plan.vector * plan.vectors_per_thread, room)
+    return reused(kernel, _moved(kernel, streams, buffers), plan.vector * plan.vectors_per_thread, room)
+
+
+def _moved(kernel: RowKernel, streams: Sequence[Placement], buffers: Mapping[str, Buffer]) -> int:
+    """Bytes of all operands and results for an element."""
+    return sum(buffers[name].dtype.size for name in {*(p.name for p in streams), *(o.name for o in kernel.pointwise)})
 
 
 def _crowded(kernel: RowKernel, plan: RowSchedule) -> bool:
@@ -594,8 +656,23 @@ def _fitting_rows(kernel: RowKernel, plan: RowSchedule) -> int:
     return max((rows for rows in fewer if threads(rows) >= MORE_THREADS * threads(plan.rows)), default=plan.rows)
 
 
+def _side_by_side(kernel: RowKernel, plan: RowSchedule, width: int) -> int:
+    """Blocks of a multiprocessor: as many as its registers should hold, and of persistent ones no more than there are.
+
+    A thread may have the registers that blocks would need which nobody launches. ``width``: bytes of all streams.
+    """
+    fitting = resident(kernel, plan)
+    if not plan.persistent:
+        return fitting
+    if kernel.row_tiles:
+        return min(fitting, ROW_TILE_BLOCKS // MULTIPROCESSORS)
+    block, few = plan.threads * plan.rows, BYTES_UNDER_WAY // (width * plan.vector * plan.vectors_per_thread)
+    wanted = PERSISTENT_THREADS // block if plan.staged else -(-max(PERSISTENT_THREADS // 2, few) // block)
+    return max(1, min(wanted, fitting))
+
+
 def resident(kernel: RowKernel, plan: RowSchedule) -> int:
-    """How many blocks the registers of a multiprocessor should hold.
+    """How many blocks the registers of a multiprocessor could hold.
 
     Each of its four parts has a quarter of them, which matters where a grid has no more blocks than that.
     """
@@ -610,18 +687,14 @@ def resident(kernel: RowKernel, plan: RowSchedule) -> int:
 
 def _launch(
     kernel: RowKernel, sizes: Mapping[str, int], loops: list[Loop], buffers: Mapping[str, Buffer], shape: _Shape,
-    found: RowSchedule, m: int, n: int, segment: int, order: tuple[str, ...], slices: int, width: int,
-    choices: KernelChoices,
+    found: RowSchedule, m: int, n: int, segment: int, order: tuple[str, ...], slices: int, choices: KernelChoices,
 ) -> Launch:  # fmt: skip
     per_block = shape.threads * shape.vectors_per_thread * found.vector
     row_tiles = -(-n // per_block) if kernel.row_tiles else 1
     groups = -(-(m // slices) // shape.rows)
     if found.persistent:
-        few = BYTES_UNDER_WAY // (width * found.vector * found.vectors_per_thread)
-        threads = PERSISTENT_THREADS if found.staged else max(PERSISTENT_THREADS // 2, few)
         fitting = MOST_THREADS // (shape.threads * shape.rows)
-        side_by_side = max(1, min(threads // (shape.threads * shape.rows), resident(kernel, found)))
-        side_by_side = choices.take("resident", side_by_side, range(1, fitting + 1))
+        side_by_side = choices.take("resident", found.resident, range(1, fitting + 1))
         places = CLUSTERED.get(shape.cluster, MULTIPROCESSORS) // shape.cluster
         blocks = ROW_TILE_BLOCKS // row_tiles if kernel.row_tiles else places * side_by_side
         if found.unaligned:  # a block's rows begin at the same place between two vectors

@@ -25,8 +25,9 @@ LARGEST_VECTOR = 8
 TILE = 32
 APART_ELEMENTS = 2**20  # from here on, an elementwise thread without vectors takes several
 # Reductions are split into parts of at least this many elements a thread, and into at most this many parts: fixed
-# numbers, so that the order of additions, and with it the last bit, does not depend on the machine.
-REDUCE_ELEMENTS = 16
+# numbers, so that the order of additions, and with it the last bit, does not depend on the machine. Into parts of
+# fewer, FEWEST_ELEMENTS, where the blocks would else be so few that large GPUs have multiprocessors with less than two.
+REDUCE_ELEMENTS, FEWEST_ELEMENTS, FEW_BLOCKS = 16, 4, 264
 MOST_SPLITS = 1056
 WANTED_BLOCKS = 1056
 # The unroll factor of a column's loop, for columns in which a thread takes at least LONG_COLUMN elements. Terms of
@@ -562,6 +563,8 @@ def _reduction(
     blocks = -(-m // (block_width * vector)) if along_kept else m
     at_once = threads // block_width if along_kept else threads * vector
     splits = max(1, min(MOST_SPLITS, WANTED_BLOCKS // max(blocks, 1), n // (at_once * REDUCE_ELEMENTS)))
+    while 1 < splits <= FEW_BLOCKS // (2 * blocks) and 2 * splits * at_once * FEWEST_ELEMENTS <= n:
+        splits *= 2  # a second kernel runs anyway
     splits = choices.take("splits", splits, powers(1, min(MOST_SPLITS, n // at_once)))
     chunk = -(-n // (splits * vector)) * vector
     splits = max(1, -(-n // chunk)) if chunk else 1

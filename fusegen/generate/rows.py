@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from fusegen.core.ir import Let, Operand, Output, Reduce, Ref, Tensorlike, refs
 from fusegen.fuse.kernel import Gathered, Position
 from fusegen.fuse.row_kernel import RowKernel, Stage, picked_by
-from fusegen.fuse.rows_schedule import resident
 from fusegen.fuse.schedule import Access
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.names import Names
@@ -106,7 +105,7 @@ class Rows(RowReads):
     def _bounds(self) -> str:
         """Threads of a block, and how many blocks the registers of a multiprocessor should hold."""
         plan = self.schedule
-        return f"{plan.threads * plan.rows}, {resident(self.kernel, plan)}"
+        return f"{plan.threads * plan.rows}, {plan.resident}"
 
     # -- one traversal of the row ---------------------------------------------------------------------------------
 

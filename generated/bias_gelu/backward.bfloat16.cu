@@ -9,7 +9,7 @@
 //   d_input = d_out * (prod + 0.5 * erfc(prod_total))
 //   sum_d_bias = sum[d0](d_input)
 // rows: D1 in pieces, each read once; sum_d_bias added up over the rows of a group, then over groups by a second kernel
-extern "C" __global__ __launch_bounds__(192, 5)
+extern "C" __global__ __launch_bounds__(192, 2)
 void bias_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,           // [D0, D1]
                                      const bf16* __restrict__ bias_ptr,            // [D1]
                                      const bf16* __restrict__ d_out_ptr,           // [D0, D1]

@@ -8,7 +8,7 @@
 //   sum_d_weight = sum[d0, d2](d_out * d)
 // rows: D1, D2, D3 in pieces, each read once; sum_d_weight added up over the rows of a group, then over groups by a
 //     second kernel
-extern "C" __global__ __launch_bounds__(256, 4)
+extern "C" __global__ __launch_bounds__(256, 2)
 void lerp_backward_bf16_d_end(const bf16* __restrict__ input_ptr,             // [D0, 1, 1, 1]
                               const bf16* __restrict__ end_ptr,               // [D0, D1, D2, D3]
                               const bf16* __restrict__ weight_ptr,            // [D1, 1, D3]

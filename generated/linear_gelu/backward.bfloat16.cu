@@ -12,7 +12,7 @@
 //   prod_d_out = d_out * (prod + 0.5 * erfc(prod_x))
 //   sum_d_bias = sum[d0](prod_d_out)
 // rows: D1 in pieces, each read once; sum_d_bias added up over the rows of a group, then over groups by a second kernel
-extern "C" __global__ __launch_bounds__(192, 6)
+extern "C" __global__ __launch_bounds__(192, 2)
 void linear_gelu_backward_prologue_bf16_prod_d_out(const bf16* __restrict__ d_out_ptr,           // [D0, D1]
                                                    const bf16* __restrict__ x_ptr,               // [D0, D1]
                                                    bf16* __restrict__ prod_d_out_ptr,            // [D0, D1]

@@ -57,19 +57,20 @@ void mlp_backward_prologue_bf16(const bf16* __restrict__ d_out_ptr,           //
   }
 }
 
-// The pieces of each result, combined in their order.
+// The pieces of each result, combined in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
 void mlp_backward_prologue_bf16_finish(const float* sum_d_down_bias_partial,  // [splits, m]
                                        bf16* __restrict__ d_down_bias_ptr,    // [D1]
                                        int m, int splits) {
   fg::wait_for_previous_kernel();
-  const int result = int(blockIdx.x) * 128 + threadIdx.x;
-  if (result >= m) return;
+  const int result = blockIdx.x;
   const int j0 = result;
   float sum_d_down_bias = 0;
-  for (int piece = 0; piece < splits; ++piece) {
+  for (int piece = threadIdx.x; piece < splits; piece += 128) {
     sum_d_down_bias += sum_d_down_bias_partial[piece * m + result];
   }
+  sum_d_down_bias = fg::block_sum<128>(sum_d_down_bias);
+  if (threadIdx.x > 0) return;
   fg::store(d_down_bias_ptr + j0, sum_d_down_bias);
 }
 
@@ -81,7 +82,7 @@ void mlp_backward_prologue_bf16_finish(const float* sum_d_down_bias_partial,  //
 //   sum_d_up_bias = sum[d0](prod_d_product_2)
 // rows: D3 in pieces, each read once; sum_d_up_bias added up over the rows of a group, then over groups by a second
 //     kernel
-extern "C" __global__ __launch_bounds__(192, 6)
+extern "C" __global__ __launch_bounds__(192, 2)
 void mlp_backward_between_1_bf16_prod_d_product_2(const bf16* __restrict__ x_ptr,                  // [D0, D3]
                                                   const bf16* d_product_2_ptr,                     // [D0, D3]
                                                   bf16* __restrict__ prod_d_product_2_ptr,         // [D0, D3]

@@ -57,19 +57,20 @@ void mlp_backward_prologue_f32(const float* __restrict__ d_out_ptr,          // 
   }
 }
 
-// The pieces of each result, combined in their order.
+// The pieces of each result, combined in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
 void mlp_backward_prologue_f32_finish(const float* sum_d_down_bias_partial,  // [splits, m]
                                       float* __restrict__ d_down_bias_ptr,   // [D1]
                                       int m, int splits) {
   fg::wait_for_previous_kernel();
-  const int result = int(blockIdx.x) * 128 + threadIdx.x;
-  if (result >= m) return;
+  const int result = blockIdx.x;
   const int j0 = result;
   float sum_d_down_bias = 0;
-  for (int piece = 0; piece < splits; ++piece) {
+  for (int piece = threadIdx.x; piece < splits; piece += 128) {
     sum_d_down_bias += sum_d_down_bias_partial[piece * m + result];
   }
+  sum_d_down_bias = fg::block_sum<128>(sum_d_down_bias);
+  if (threadIdx.x > 0) return;
   fg::store(d_down_bias_ptr + j0, sum_d_down_bias);
 }
 

@@ -7,7 +7,7 @@
 //   sum_d_weight = sum[d0](where(above_input, 0, d_out * input))
 // rows: D1 in pieces, each read once; sum_d_weight added up over the rows of a group, then over groups by a second
 //     kernel
-extern "C" __global__ __launch_bounds__(192, 5)
+extern "C" __global__ __launch_bounds__(192, 2)
 void prelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,             // [D0, D1]
                                  const bf16* __restrict__ weight_ptr,            // [D1]
                                  const bf16* __restrict__ d_out_ptr,             // [D0, D1]

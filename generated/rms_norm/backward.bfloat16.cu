@@ -12,7 +12,7 @@
 //   sum_d_weight = sum[d0](d_out * (input * rrms))
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight added up over the rows of a
 //     group, then over groups by a second kernel
-extern "C" __global__ __launch_bounds__(192, 5)
+extern "C" __global__ __launch_bounds__(192, 4)
 void rms_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,             // [D0, D1]
                                     const bf16* __restrict__ weight_ptr,            // [D1]
                                     const bf16* __restrict__ d_out_ptr,             // [D0, D1]
