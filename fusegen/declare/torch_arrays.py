@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fusegen.core.errors import DeclarationError, ShapeError
@@ -45,50 +45,69 @@ def _along(value: Value, place: int, key: slice) -> Value:
 # -- side by side ------------------------------------------------------------------------------------------------------
 
 
-@torchs("atleast_1d")
-def atleast_1d(input: Like) -> Value:
-    """``x``, with a dimension."""
-    value = lift(input)
+def _each(of: Callable[[Value], Value], tensors: Sequence[Any]) -> Value | tuple[Value, ...]:
+    """Of one tensor its own, of several, or a list of them, all."""
+    if len(tensors) == 1 and not isinstance(tensors[0], (list, tuple)):
+        return of(lift(tensors[0]))
+    return tuple(of(lift(value)) for value in (tensors if len(tensors) > 1 else tensors[0]))
+
+
+def _vector(value: Like) -> Value:
+    value = lift(value)
     return value if value.ndim else expand_dims(value, 0)
 
 
-@torchs("atleast_2d")
-def atleast_2d(input: Like) -> Value:
-    """``x``, a vector as a row."""
-    value = atleast_1d(input)
+def _matrix(value: Like) -> Value:
+    value = _vector(value)
     return value if value.ndim > 1 else expand_dims(value, 0)
 
 
-@torchs("atleast_3d")
-def atleast_3d(input: Like) -> Value:
-    """``x``, a matrix with one dimension more behind."""
-    value = atleast_2d(input)
+def _solid(value: Like) -> Value:
+    value = _matrix(value)
     return value if value.ndim > 2 else expand_dims(value, -1)
+
+
+@torchs("atleast_1d")
+def atleast_1d(*tensors: Any) -> Value | tuple[Value, ...]:
+    """``x``, with a dimension; of several each."""
+    return _each(_vector, tensors)
+
+
+@torchs("atleast_2d")
+def atleast_2d(*tensors: Any) -> Value | tuple[Value, ...]:
+    """``x``, a vector as a row; of several each."""
+    return _each(_matrix, tensors)
+
+
+@torchs("atleast_3d")
+def atleast_3d(*tensors: Any) -> Value | tuple[Value, ...]:
+    """``x``, a matrix with one dimension more behind; of several each."""
+    return _each(_solid, tensors)
 
 
 @torchs("hstack")
 def hstack(tensors: Sequence[Like]) -> Value:
     """``fg.concat(parts, 1)``, of vectors 0."""
-    values = [atleast_1d(part) for part in tensors]
+    values = [_vector(part) for part in tensors]
     return concat(values, 0 if values[0].ndim == 1 else 1)
 
 
 @torchs("vstack", "row_stack")
 def vstack(tensors: Sequence[Like]) -> Value:
     """``fg.concat(parts, 0)``, of vectors as rows."""
-    return concat([atleast_2d(part) for part in tensors], 0)
+    return concat([_matrix(part) for part in tensors], 0)
 
 
 @torchs("dstack")
 def dstack(tensors: Sequence[Like]) -> Value:
     """``fg.concat(parts, 2)``."""
-    return concat([atleast_3d(part) for part in tensors], 2)
+    return concat([_solid(part) for part in tensors], 2)
 
 
 @torchs("column_stack")
 def column_stack(tensors: Sequence[Like]) -> Value:
     """``fg.concat(parts, 1)``, of vectors as columns."""
-    values = [atleast_1d(part) for part in tensors]
+    values = [_vector(part) for part in tensors]
     return concat([value if value.ndim > 1 else expand_dims(value, -1) for value in values], 1)
 
 
@@ -123,7 +142,7 @@ def broadcast_tensors(*tensors: Like) -> tuple[Value, ...]:
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Value, ...]:
     """Each along a dimension of its own."""
     given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
-    values = [atleast_1d(value) for value in given]
+    values = [_vector(value) for value in given]
     grid = [expand_dims(value, tuple(i for i in range(len(values)) if i != at)) for at, value in enumerate(values)]
     found = broadcast_tensors(*grid)
     return tuple(transpose(value, 0, 1) for value in found) if indexing == "xy" and len(found) > 1 else found
@@ -169,8 +188,8 @@ def repeat_interleave(input: Like, repeats: Any, dim: int | None = None, *, outp
             expected="an int, and a dimension: a size that data tell is not known, nor is a tensor seen as flat",
             fix="name dim=, or use fg.take(x, fg.segment_ids(offsets, n), axis)",
         )  # fmt: skip
-    place = _place("repeat_interleave", atleast_1d(value), dim or 0)
-    value = atleast_1d(value)
+    place = _place("repeat_interleave", _vector(value), dim or 0)
+    value = _vector(value)
     at = elementwise("floor_divide", creation.arange(count * value.sizes[place]), max(count, 1))
     return indexing.take(value, at, place, negative=False)
 
@@ -202,7 +221,7 @@ def rot90(input: Like, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
 @torchs("ravel", numpy=["ravel"])
 def ravel(input: Like) -> Value:
     """``fg.flatten(x)``."""
-    value = atleast_1d(input)
+    value = _vector(input)
     return flatten(value) if value.ndim > 1 else value
 
 
@@ -283,7 +302,7 @@ def diagflat(input: Like, offset: int = 0) -> Value:
 @torchs("diag_embed")
 def diag_embed(input: Like, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Value:
     """``fg.where(row == column, x[..., None], 0)``."""
-    value = atleast_1d(input)
+    value = _vector(input)
     size = value.sizes[-1] + abs(offset)
     rows, columns = creation.arange(size), creation.arange(size)
     at = elementwise("sub", rows, max(-offset, 0))  # the element of a row

@@ -8,6 +8,7 @@ thread that traces, and torch's own in all others.
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -67,10 +68,26 @@ def full(size: Sequence[int], fill_value: Like, *, dtype: Any = None, **placed: 
     return creation.full(size, fill_value, dtype=kind)
 
 
-def arange(start: int, end: int | None = None, step: int = 1, *, dtype: Any = None, **placed: Any) -> Value:
-    """``fg.arange(start, end, step)``."""
+def arange(
+    start: float, end: float | None = None, step: float = 1, *, dtype: Any = None, **placed: Any
+) -> Value:  # fmt: skip
+    """``fg.arange(start, end, step)``; floats are numbers of torch's default dtype, ``start + i * step``."""
     _check("arange", placed)
-    return creation.arange(start, end, step, dtype=dtype)
+    numbers = [plain_number(number) for number in ((0, start, step) if end is None else (start, end, step))]
+    known = all(isinstance(number, (int, float)) for number in numbers)
+    if not known or not any(isinstance(number, float) for number in numbers):
+        return creation.arange(*numbers, dtype=dtype)
+    first, last, by = numbers
+    count = math.ceil((last - first) / by) if by else -1
+    if count < 0:
+        raise DeclarationError(
+            f"{current().where}, torch.arange", given=f"from {first} to {last} by {by}",
+            expected="a step that leads from the start to the end", fix="choose another one",
+        )  # fmt: skip
+    kind = _default() if dtype is None else as_dtype(dtype)
+    wide = kind if kind.is_float else dtypes.float64
+    place = elementwise("mul", cast(creation.arange(count), wide), float(by))
+    return cast(elementwise("add", place, float(first)), kind)
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = None, **placed: Any) -> Value:

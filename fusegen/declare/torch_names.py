@@ -144,9 +144,12 @@ def spelled(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 @functools.cache
 def _by_torch_function() -> dict[Any, TorchFunction]:
     torch = importlib.import_module("torch")
+    compiled = torch._C._VariableFunctions
     found: dict[Any, TorchFunction] = {}
     for entry in table():
         for name in entry.names:
+            if hasattr(compiled, name):  # what torch's function in Python calls, if it is given a list
+                found.setdefault(getattr(compiled, name), entry)
             held: Any = torch
             for part in name.split("."):
                 held = getattr(held, part, None)

@@ -283,6 +283,53 @@ def test_data_beside_positions_meets_itself() -> None:
     torch.testing.assert_close(fg.op(outer, name="outer")(x), outer(x))  # a GPU rounds a product and its sum once
 
 
+# -- numbers that torch spaces, and lists of tensors -------------------------------------------------------------------
+
+FLOATS_OF_ARANGE: dict[str, Callable[[], torch.Tensor]] = {
+    "an end": lambda: torch.arange(3.0),
+    "a step": lambda: torch.arange(0, 1.5, 0.5),
+    "down": lambda: torch.arange(-1, -2.5, -0.5),
+    "not to the end": lambda: torch.arange(0.25, 3.0, 1),
+    "integers of them": lambda: torch.arange(1.5, 4, 1, dtype=torch.int64),
+    "doubles": lambda: torch.arange(0, 0.3, 0.1, dtype=torch.float64),
+}
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("name", FLOATS_OF_ARANGE)
+def test_arange_of_floats(name: str) -> None:
+    made, x = FLOATS_OF_ARANGE[name], torch.tensor([0.5, -2.0, 3.0])
+    out, expected = fg.op(lambda x: x * made(), name="spaced")(x), x * made()
+    assert out.dtype is expected.dtype
+    torch.testing.assert_close(out, expected)
+
+
+def test_an_arange_of_floats_that_leads_nowhere_is_refused() -> None:
+    for numbers in ((3.0, 0.0), (0.0, 3.0, -1.0), (0.0, 3.0, 0.0)):
+        with pytest.raises(fg.DeclarationError, match="leads from the start to the end"):
+            fg.op(lambda x, numbers=numbers: x * torch.arange(*numbers), name="nowhere").trace(torch.ones(3))
+
+
+OF_LISTS: dict[str, Callable[[Any, Any], Any]] = {
+    "meshgrid": lambda x, y: [part * 2 for part in torch.meshgrid([x, y], indexing="ij")],
+    "meshgrid of a tuple": lambda x, y: [part * 2 for part in torch.meshgrid((x, y), indexing="xy")],
+    "atleast_1d": lambda x, y: [part * 2 for part in torch.atleast_1d([x, y])],
+    "atleast_2d": lambda x, y: [part * 2 for part in torch.atleast_2d(x, y)],
+    "atleast_3d": lambda x, y: [part * 2 for part in torch.atleast_3d((x, y))],
+    "einsum": lambda x, y: [torch.einsum("i,j->ij", [x, y])],
+}
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("name", OF_LISTS)
+def test_torchs_functions_of_lists(name: str) -> None:
+    """torch's own functions in Python hand a list on to others, which ask its tensors."""
+    x, y = torch.randn(3), torch.randn(4)
+    found = fg.op(lambda x, y: tuple(OF_LISTS[name](x, y)), name="of_lists")(x, y)
+    for out, expected in zip(found, OF_LISTS[name](x, y), strict=True):
+        torch.testing.assert_close(out, expected)
+
+
 # -- what is put into zeros --------------------------------------------------------------------------------------------
 
 

@@ -33,7 +33,7 @@ INFOS = {
 PARTLY = (
     "alpha_dropout", "batch_norm", "bernoulli", "broadcast_to", "cat", "chunk", "dropout", "flatten", "instance_norm",
     "narrow", "norm nuc", "rand_like", "randn_like", "reshape", "roll", "split", "stack", "unflatten",
-    "take_along_dim", "embedding", "one_hot", "diagflat", "meshgrid list", "ravel", "repeat_interleave", "scaled_dot",
+    "take_along_dim", "embedding", "one_hot", "diagflat", "ravel", "repeat_interleave", "scaled_dot",
     "searchsorted", "tensor_split",
 )  # fmt: skip
 # Products are of floats, and what is made of them; bounds of bools are none.
