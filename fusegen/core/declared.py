@@ -34,14 +34,11 @@ class Recorded(Call):
     def _fill(self, args: tuple[Expr, ...], call: int, result: int) -> None:  # type: ignore[override]
         self.call, self.result = call, result
         super()._fill("declared", args, args[0].dtype, None)
+        self.computed_of = args[:1]
 
     @property
     def detail_text(self) -> str:
         return f"{self.call} {self.result}"
-
-    @property
-    def computed_of(self) -> tuple[Expr, ...]:
-        return self.args[:1]
 
     def of(self, args: tuple[Expr, ...]) -> Recorded:
         return Recorded(args, self.call, self.result)
@@ -75,14 +72,11 @@ class Declared(Call):
     ) -> None:  # fmt: skip
         self.gradient, self.targets, self.call, self.result = gradient, targets, call, result
         super()._fill("declared", args, args[0].dtype, None)
+        self.computed_of = args[:1]
 
     @property
     def detail_text(self) -> str:
         return f"{self.gradient.name} {self.call} {self.result}"
-
-    @property
-    def computed_of(self) -> tuple[Expr, ...]:
-        return self.args[:1]
 
     @property
     def value(self) -> Expr:

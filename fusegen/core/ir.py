@@ -22,6 +22,7 @@ common subexpression is simply an object that is used twice. Rewrites take them 
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -46,8 +47,12 @@ class Expr:
     between dtypes is the tracer's business (declare/value).
     """
 
-    __slots__ = ("__weakref__", "_key", "_refs", "dtype")
+    # Every walk asks every node for its children, so they are no property. ``computed_of`` are those that its value is
+    # computed of: not what else a declared gradient is one for.
+    __slots__ = ("__weakref__", "_key", "_refs", "children", "computed_of", "dtype")
     dtype: DType
+    children: tuple[Expr, ...]
+    computed_of: tuple[Expr, ...]
     _key: tuple[Any, ...]
     _refs: tuple[Ref, ...] | None
 
@@ -58,6 +63,7 @@ class Expr:
             if found is None:
                 found = object.__new__(cls)
                 found._key, found._refs = full, None
+                found.children = found.computed_of = ()
                 found._fill(*key)
                 _interned[full] = found
             return found
@@ -70,15 +76,6 @@ class Expr:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}{self._key[1:]!r}"
-
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return ()
-
-    @property
-    def computed_of(self) -> tuple[Expr, ...]:
-        """The children that its value is computed of: not what else a declared gradient is one for."""
-        return self.children
 
     def _lift(self, other: Expr | Number) -> Expr:
         return other if isinstance(other, Expr) else const(other, self.dtype)
@@ -201,10 +198,7 @@ class Call(Expr):
 
     def _fill(self, function: str, args: tuple[Expr, ...], dtype: DType, detail: Detail) -> None:
         self.function, self.args, self.dtype, self.detail = function, args, dtype, detail
-
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return self.args
+        self.children = self.computed_of = args
 
     @property
     def detail_text(self) -> str:
@@ -284,18 +278,14 @@ def whole(node: Call) -> int:
     return node.detail
 
 
-def _children(node: Expr) -> tuple[Expr, ...]:
-    return node.children
-
-
 def walk(
-    roots: Iterable[Expr], known: Container[Expr] = (), children: Callable[[Expr], tuple[Expr, ...]] = _children
+    roots: Iterable[Expr], known: Container[Expr] = (), children: Callable[[Expr], tuple[Expr, ...]] | None = None
 ) -> Iterator[Expr]:
     """Every distinct subexpression once, children before parents, left to right.
 
     Args:
         known: what is left out, with what only that is made of.
-        children: those of a node that are gone into.
+        children: those of a node that are gone into; all, if that is not given.
     """
     seen: set[Expr] = set()
     stack: list[Expr | None] = list(roots)
@@ -307,7 +297,7 @@ def walk(
             node = opened.pop()
         elif node in seen or node in known:
             continue
-        elif inner := children(node):
+        elif inner := (node.children if children is None else children(node)):
             opened.append(node)
             stack.append(None)
             stack.extend(reversed(inner))
@@ -353,31 +343,21 @@ class Substitution:
 
     def __init__(self, values: Mapping[Expr, Expr]) -> None:
         self.values = dict(values)
-        self.done: dict[Expr, Expr] = {}
+        self.done = dict(values)
 
     def of(self, root: Expr) -> Expr:
         """``root`` with what stands for its parts."""
-        done, values = self.done, self.values
-        stack = [root]
-        while stack:
-            node = stack[-1]
-            if node in done or node in values:
-                done.setdefault(node, values.get(node, node))
-                stack.pop()
-                continue
-            missing = [child for child in node.children if child not in done]
-            if missing:
-                stack.extend(missing)
-                continue
-            done[node] = rebuild(node, tuple(done[child] for child in node.children))
-            stack.pop()
+        done = self.done
+        if root not in done:
+            for node in walk([root], done):
+                done[node] = rebuild(node, tuple([done[child] for child in node.children]))
         return done[root]
 
     def put(self, part: Expr, value: Expr) -> None:
         """From here on ``value`` stands for ``part``."""
         if part in self.done:  # and so in what else has been rebuilt
-            self.done.clear()
-        self.values[part] = value
+            self.done = dict(self.values)
+        self.values[part] = self.done[part] = value
 
 
 def substitute_all(roots: Iterable[Expr], values: Mapping[Expr, Expr]) -> dict[Expr, Expr]:
@@ -715,9 +695,8 @@ class Axes:
         return frozenset(map(node.name_of, inner)) if isinstance(node, Factor) else inner
 
 
-def computed_of(node: Expr) -> tuple[Expr, ...]:
-    """``node.computed_of``, for `walk`."""
-    return node.computed_of
+# ``node.computed_of``, for `walk`.
+computed_of: Callable[[Expr], tuple[Expr, ...]] = operator.attrgetter("computed_of")
 
 
 # The reduction that a matrix product is; and a value with where it stands, for reductions that find a place

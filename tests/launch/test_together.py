@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fusegen as fg
 from fusegen.core.errors import CompileError
 from fusegen.generate.rendered import PREAMBLE, Rendered
 from fusegen.launch.cache import Cache
@@ -52,6 +53,24 @@ def test_kernels_are_compiled_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path:
     with pytest.raises(CompileError, match=r"wrong\.cu:4: .*nowhere"):
         results([rendered("four", "y[0] = 4;"), rendered("wrong", "y[0] = nowhere;")])
     assert built[2:] == [["four", "wrong"], ["four"], ["wrong"]]
+
+
+def test_steps_of_a_chain_are_compiled_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The one before a product and the one behind it, when the first of them is launched."""
+    cache, built = Cache(tmp_path / "cache"), list[list[str]]()
+    monkeypatch.setattr(targets, "default_cache", lambda: cache)
+    original = emulator.build
+
+    def build(source: str, entry: str, **how: Any) -> bytes:
+        built.append([entry, *how.get("others", {})])
+        return original(source, entry, **how)
+
+    monkeypatch.setattr(emulator, "build", build)
+    # A number that no other test has: the kernels of others are loaded already.
+    op = fg.op(lambda x, w, b: fg.tanh((x * 0.2718) @ w + b * 0.3141), name="two_steps")
+    x, w, b = np.ones((3, 4), np.float32), np.ones((4, 5), np.float32), np.ones(5, np.float32)
+    np.testing.assert_allclose(op(x, w, b), np.tanh((x * np.float32(0.2718)) @ w + b * np.float32(0.3141)), rtol=1e-6)
+    assert len(built) == 1 and len(built[0]) == 2
 
 
 def test_reports_of_kernels_that_were_compiled_at_once_name_their_own_lines() -> None:

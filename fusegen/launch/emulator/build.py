@@ -108,6 +108,12 @@ def flags() -> tuple[str, ...]:
     return *FLAGS, level, *(contract or ("-ffp-contract=off",))
 
 
+# By whether it is sanitized, and whether races are looked for.
+_INSTRUMENTED = {
+    (False, False): "", (True, False): "sanitize", (False, True): "races", (True, True): "sanitize, races",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Mode:
     """How to run a kernel.
@@ -129,7 +135,7 @@ class Mode:
     @property
     def instrumented(self) -> str:
         """With what libraries are instrumented, or nothing."""
-        return ", ".join(name for name in ("sanitize", "races") if getattr(self, name))
+        return _INSTRUMENTED[self.sanitize, self.races]
 
 
 def mode_from_environment() -> Mode:
