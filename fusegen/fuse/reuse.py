@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
+from fusegen.core import locks
 from fusegen.core.ir import Axes, Call, Let, Output, Reduce, names_read, walk
 from fusegen.fuse import cost
 from fusegen.fuse.row_kernel import RowKernel, coupled
@@ -57,37 +58,44 @@ def still_needed(step: Traversal, known: Container[str]) -> tuple[Let, ...]:
     return tuple(reversed(found))
 
 
-def reused(kernel: RowKernel, bytes_moved: int, elements: int, room: int) -> tuple[str, ...]:
-    """The names of intermediates that a thread keeps.
+class Reuse:
+    """Which intermediates of a kernel a thread keeps, and what all of them cost then."""
 
-    Args:
-        bytes_moved: of all operands and results, for one element of the space.
-        elements: of a row that a thread has.
-        room: registers that it can have for intermediates.
-    """
-    passes = traversals(kernel)
-    if len(passes) < 2 or room < elements:
-        return ()
-    costs = _Costs(kernel, passes)
-    work, kept = costs.of(0), list[str]()
-    if work < BOUND_BY_ARITHMETIC * bytes_moved:
-        return ()
-    names = costs.candidates()
-    while names:
-        fitting = [name for name, words in names.items() if name not in kept and words * elements <= room]
-        tried = {name: costs.of(costs.bits(kept) | costs.bit[name]) for name in fitting}
-        best = min(fitting, key=tried.__getitem__, default="")
-        if not best or work - tried[best] < LEAST_SAVED:
-            break
-        kept.append(best)
-        work, room = tried[best], room - names[best] * elements
-    return tuple(kept)
+    def __init__(self, kernel: RowKernel) -> None:
+        self.kernel, self.passes = kernel, traversals(kernel)
 
+    @locks.cached_property
+    def _costs(self) -> _Costs:
+        return _Costs(self.kernel, self.passes)
 
-def work(kernel: RowKernel, kept: Iterable[str]) -> int:
-    """`Function.cost` of all traversals of an element, where a thread keeps these intermediates."""
-    costs = _Costs(kernel, traversals(kernel))
-    return costs.of(costs.bits(kept))
+    def kept(self, bytes_moved: int, elements: int, room: int) -> tuple[str, ...]:
+        """The names of intermediates that a thread keeps.
+
+        Args:
+            bytes_moved: of all operands and results, for one element of the space.
+            elements: of a row that a thread has.
+            room: registers that it can have for intermediates.
+        """
+        if len(self.passes) < 2 or room < elements:
+            return ()
+        costs = self._costs
+        work, kept = costs.of(0), list[str]()
+        if work < BOUND_BY_ARITHMETIC * bytes_moved:
+            return ()
+        names = costs.candidates()
+        while names:
+            fitting = [name for name, words in names.items() if name not in kept and words * elements <= room]
+            tried = {name: costs.of(costs.bits(kept) | costs.bit[name]) for name in fitting}
+            best = min(fitting, key=tried.__getitem__, default="")
+            if not best or work - tried[best] < LEAST_SAVED:
+                break
+            kept.append(best)
+            work, room = tried[best], room - names[best] * elements
+        return tuple(kept)
+
+    def cost(self, kept: Iterable[str]) -> int:
+        """`Function.cost` of all traversals of an element, where a thread keeps these."""
+        return self._costs.of(self._costs.bits(kept))
 
 
 class _Costs:

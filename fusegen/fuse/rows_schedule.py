@@ -16,7 +16,7 @@ from fusegen.core.ir import Let
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.choices import KernelChoices, powers
 from fusegen.fuse.finish import finish_of
-from fusegen.fuse.reuse import BOUND_BY_ARITHMETIC, reused, work
+from fusegen.fuse.reuse import BOUND_BY_ARITHMETIC, Reuse
 from fusegen.fuse.row_kernel import GROUP_AXIS, SHARE_AXIS, TILE_AXIS, RowKernel, element_cost, row_cost
 from fusegen.fuse.schedule import (
     VECTOR_BYTES,
@@ -215,7 +215,14 @@ def schedule_rows(
     streams = _streams(kernel, placements, sliced, len(kept))
     if not streams or any(p.moves[-1] == "s" for p in streams):
         return None
-    segment = prod(sizes[axis] for axis in kernel.within)
+    segment, reuse = prod(sizes[axis] for axis in kernel.within), Reuse(kernel)
+
+    def planned(shape: _Shape, choices: KernelChoices) -> RowSchedule:
+        return _schedule(
+            kernel, reuse, loops, sliced, len(kept), buffers, placements, streams, vector, shape, n, unaligned, segment,
+            chip, choices,
+        )  # fmt: skip
+
     unaligned, narrow = False, vector * min(buffers[p.name].dtype.size for p in streams) < NARROW_VECTOR_BYTES
     if narrow and slices > 1:  # of rows that begin anywhere, a block's must begin at the same place between vectors
         return None
@@ -229,15 +236,10 @@ def schedule_rows(
         vector, placements = wider, aligned
         streams = _streams(kernel, placements, sliced, len(kept))
     else:
-
-        def planned(shape: _Shape) -> RowSchedule:
-            return _schedule(
-                kernel, loops, sliced, len(kept), buffers, placements, streams, vector, shape, n, unaligned, segment,
-                chip, KernelChoices({}),
-            )  # fmt: skip
-
-        every = reused(kernel, _moved(kernel, streams, buffers), 1, REGISTERS)
-        keeping = _Keeping(lambda shape: work(kernel, planned(shape).reused), work(kernel, every) if every else 0)
+        every = reuse.kept(_moved(kernel, streams, buffers), 1, REGISTERS)
+        keeping = _Keeping(
+            lambda shape: reuse.cost(planned(shape, KernelChoices({})).reused), reuse.cost(every) if every else 0
+        )
         width = _width(streams, buffers) * vector
         shape = _shape(kernel, n // vector, width, vector, chip, choices, keeping=keeping)
     length = n * _width(streams, buffers)
@@ -259,18 +261,12 @@ def schedule_rows(
         return None
     if kernel.segments and (unaligned or segment % vector or not _in_runs(kernel, sizes, over_order, shape)):
         return None
-    found = _schedule(
-        kernel, loops, sliced, len(kept), buffers, placements, streams, vector, shape, n, unaligned, segment, chip,
-        choices,
-    )  # fmt: skip
+    found = planned(shape, choices)
     if found.persistent and not (unaligned or kernel.segments or kernel.slices) and "rows" in choices.made:
         rows = choices.take("rows", _fitting_rows(kernel, found), choices.made["rows"].options)
         if rows != shape.rows:
             shape = replace(shape, rows=rows)
-            found = _schedule(
-                kernel, loops, sliced, len(kept), buffers, placements, streams, vector, shape, n, unaligned, segment,
-                chip, choices,
-            )  # fmt: skip
+            found = planned(shape, choices)
     found = replace(found, resident=_side_by_side(kernel, found, _width(streams, buffers)))
     return found, _launch(
         kernel, sizes, loops, buffers, shape, found, m, n, segment, (*kept_order, *over_order), slices, choices
@@ -560,7 +556,7 @@ def _whole_warps(vectors: int, per_thread: int) -> int:
 
 
 def _schedule(
-    kernel: RowKernel, loops: list[Loop], sliced: int, kept: int, buffers: Mapping[str, Buffer],
+    kernel: RowKernel, reuse: Reuse, loops: list[Loop], sliced: int, kept: int, buffers: Mapping[str, Buffer],
     placements: tuple[Placement, ...], streams: list[Placement], vector: int, shape: _Shape, n: int, unaligned: bool,
     segment: int, chip: Chip, choices: KernelChoices,
 ) -> RowSchedule:  # fmt: skip
@@ -606,16 +602,16 @@ def _schedule(
     found = replace(plain, prefetch=persistent and prefetch and not kernel.gathered, staged=staged)
     if staged and (held > static or (common and held + common <= most and _crowded(kernel, found))):
         found = replace(found, dynamic=held + common)
-    kept_on = () if found.split else _reused(kernel, found, streams, buffers)
+    kept_on = () if found.split else _reused(kernel, reuse, found, streams, buffers)
     return replace(found, reused=kept_on if kept_on and choices.ask("keep", True) else ())
 
 
 def _reused(
-    kernel: RowKernel, plan: RowSchedule, streams: Sequence[Placement], buffers: Mapping[str, Buffer]
+    kernel: RowKernel, reuse: Reuse, plan: RowSchedule, streams: Sequence[Placement], buffers: Mapping[str, Buffer]
 ) -> tuple[str, ...]:
     """What a thread keeps of its elements beside what it has read, as far as a block's registers go."""
     room = min(MOST_REGISTERS, REGISTERS // (plan.threads * plan.rows)) - registers(kernel, plan)
-    return reused(kernel, _moved(kernel, streams, buffers), plan.vector * plan.vectors_per_thread, room)
+    return reuse.kept(_moved(kernel, streams, buffers), plan.vector * plan.vectors_per_thread, room)
 
 
 def _moved(kernel: RowKernel, streams: Sequence[Placement], buffers: Mapping[str, Buffer]) -> int:

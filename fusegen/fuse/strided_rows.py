@@ -18,7 +18,7 @@ from fusegen.core.monoids import BY_KIND
 from fusegen.core.subexpressions import introduce_lets
 from fusegen.fuse.choices import KernelChoices, powers
 from fusegen.fuse.kernel import partial_result, read_by
-from fusegen.fuse.reuse import reused
+from fusegen.fuse.reuse import Reuse
 from fusegen.fuse.row_kernel import GROUP_AXIS, RowKernel
 from fusegen.fuse.rows import Allowed, Fused, fuse, strided_elementwise
 from fusegen.fuse.rows_schedule import MOST_REGISTERS, MULTIPROCESSORS, REGISTERS, STATIC
@@ -218,7 +218,7 @@ def schedule_strided_rows(
     )  # fmt: skip
     moved = sum(buffers[name].dtype.size for name in {*streams, *(o.name for o in kernel.pointwise)})
     room = min(MOST_REGISTERS, REGISTERS // plan.threads) - registers(kernel, plan)
-    kept_on = reused(kernel, moved, plan.vector * plan.vectors_per_thread, room)
+    kept_on = Reuse(kernel).kept(moved, plan.vector * plan.vectors_per_thread, room)
     plan = replace(plan, reused=kept_on if kept_on and choices.ask("keep", True) else ())
     blocks = shape.blocks(m)
     if plan.persistent:
