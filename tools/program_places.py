@@ -213,7 +213,7 @@ class PlaceStatements(Writer):
         a, b = (self.draw(st.integers(0, min(3, size - 1))) for _ in "ab")
         if form == "cropped":  # what is left goes on anew in front
             a, b, form = min(a, size - b), -b, "circular"
-        count = {"step": len(range(a, size, b + 1)), "flip": size}.get(form, a + size + b)
+        count = {"step": len(range(a, size, abs(b) + 1)), "flip": size}.get(form, a + size + b)
         text = f"lib.reread({x.text}, {form!r}, {axis}, {a}, {b})"
         is_new = all(count not in each.shape for each in self.arguments) and count not in self.sizes
         shape = (*x.shape[:dim], count if is_new else 1, *x.shape[dim + 1 :])

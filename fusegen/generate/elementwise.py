@@ -40,7 +40,7 @@ class _Vectors(SlotFiller):
             if last in used and last > 0 and draws(self.kernel.items):
                 # Four neighbours share the work for their numbers, if it is known which of the four is which.
                 slots["coordinates"].append(f"fg::assume_multiple<{self.schedule.vector}>(j{last});")
-        elif offset_names:
+        elif used:  # what is read may be at one place for all
             slots["coordinates"] = self.coordinates(0, last, "at", set(range(min(used), last + 1)), constant=False)
         whole = bool(self.kernel.reduces)
         for operand in self.kernel.operands:

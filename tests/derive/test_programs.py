@@ -216,6 +216,13 @@ def test_a_sum_that_a_kernel_takes_in_keeps_its_name() -> None:
     _right(Program(body, (Argument("x0", "f", (4, 5, 7, 8), 5),), 3), 4999, EVALUATORS)
 
 
+def test_vectors_of_what_is_read_at_one_place() -> None:
+    """Results in vectors, of operands that none of their axes moves."""
+    body = """    a = lib.mean(lib.sin(lib.sin(x)), axis=(1,), keepdims=False)
+    return lib.bincount(i // 2 % 1000, 1000, a), a"""
+    _right(Program(body, (Argument("x", "f", (1, 2), 5), Argument("i", "i", (1,), 5)), 2), 12004, *CHECKS)
+
+
 def test_rows_of_one_number_have_no_deviation() -> None:
     """Nor a gradient by it, whatever rounding does to their sum."""
     body = """    a = lib.softplus(x)
