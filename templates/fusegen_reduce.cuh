@@ -112,6 +112,7 @@ FG_DEVICE double exp_of(double x) { return exp(x); }
 
 // The sum of exponentials relative to the maximum, which is rescaled whenever the maximum grows. Without elements, or
 // with none above minus infinity, the sum is zero.
+// Differences to the maximum are not contracted with what x is computed by: what reads the sum computes them again.
 template <typename T> struct SumExp {
   T top = lowest<T>(), sum = 0;
   FG_DEVICE void add(T x) {
@@ -119,15 +120,15 @@ template <typename T> struct SumExp {
   }
   FG_DEVICE void see(T x) { top = maximum(top, x); }
   FG_DEVICE void settle() { top = maximum(top, smallest<T>()); }  // finite, so that exp(-inf - top) is zero
-  FG_DEVICE void take(T x) { sum += exp_of(x - top); }
-  FG_DEVICE void take_fast(T x) { sum += fast_exp_from_top(x - top); }
+  FG_DEVICE void take(T x) { sum += exp_of(sub_rn(x, top)); }
+  FG_DEVICE void take_fast(T x) { sum += fast_exp_from_top(sub_rn(x, top)); }
   FG_DEVICE void finish() {}
   FG_DEVICE void merge(const SumExp& other) {
     if (other.sum != 0) merge_scaled(other.top, other.sum);
   }
   FG_DEVICE void merge_scaled(T x, T times) {
     const T higher = maximum(top, x);
-    sum = scaled_to(higher) + times * exp_of(x - higher);
+    sum = scaled_to(higher) + times * exp_of(sub_rn(x, higher));
     top = higher;
   }
   FG_DEVICE T scaled_to(T higher) const { return sum == 0 ? sum : sum * exp_of(top - higher); }

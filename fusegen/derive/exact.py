@@ -1,7 +1,7 @@
 """Elements that have the same bits wherever they are computed.
 
 An element is computed anew in each kernel, and often in each walk over a row. Compilers contract a product and a sum
-into one operation where they please, and rows regroup products (fuse/hoist). That matters in three places, and there
+into one operation where they please, and rows regroup products (fuse/hoist). That matters in four places, and there
 the arithmetic of elements is told to be done as it is written:
 
 - Elements that are compared with their own maximum or minimum. What differs in its last bit equals its own maximum in
@@ -12,16 +12,21 @@ the arithmetic of elements is told to be done as it is written:
   row when its own direction is taken out of it: nothing, where one element stands alone. A value whose terms cancel has
   few digits that a contraction does not change, so that nothing would become a number as large as the gradient. Here
   the sums that have a product for a term are not contracted.
+- Exponents of a sum of exponentials, computed again for what divides by that sum. The last bit of an exponent of 500
+  is the fifth digit of its exponential: where one element has all of a softmax, that much would be left of a gradient
+  which is nothing. Here the maximum is not subtracted from a product in one operation either, and quotients are as
+  they are written where results are halves.
 
 Kernels of one op call the same functions. Those of an op that is split at matrix products and scans do not, where some
-write halves and others floats: there the functions that such elements call are told apart as well.
+write halves and others floats, and neither do a forward that writes halves and a backward that writes floats: there
+the functions that elements of the first and of the last kind call are told apart as well.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from operator import or_
 
 from fusegen.core.casts import is_from_float
@@ -37,7 +42,7 @@ _EXACT = frozenset({
 # What jumps, beside comparisons.
 _STEPS = frozenset({"floor", "ceil", "trunc", "round", "sign", "floor_divide", "remainder", "fmod"})
 # What reductions add up, or multiply, so that their gradient is a difference with the elements themselves.
-_SUMS = frozenset({"sum", "squared_deviation", "prod"})
+_SUMS = frozenset({"sum", "squared_deviation", "prod", "sum_exp"})
 # What is linear in each of its arguments, or in all but the first.
 _LINEAR = frozenset({"add", "sub", "add_rn", "sub_rn", "neg", "where", "cast", "stop_gradient"})
 # What has no product that a sum could be contracted with, beside what is exact.
@@ -117,23 +122,27 @@ def _is_step(node: Call) -> bool:
     return row.kind is Kind.COMPARE or node.function in _STEPS or not (row.builtin or row.smooth)
 
 
-def summed_for_another(op: Op, gradients: Op, others: Op) -> Callable[[Expr], Expr] | None:
+def summed_for_another(op: Op, gradients: Op, others: Op, *, of_one_kind: bool) -> Callable[[Expr], Expr] | None:
     """What rewrites expressions so that values which ``op`` sums and ``others`` computes again have the same bits.
 
     Args:
         gradients: an op with the same sums, which says what becomes of them.
         others: an op that reads what ``op`` has summed.
+        of_one_kind: whether the kernels of both call the same functions.
 
     Returns:
         None where there are none.
     """
     reads = _Reads(*gradients.expand())
-    roots = [r.expr for r in op.expand()[0] if reads.curved & reads.sums.get(r.ref, 0)]
-    summed = {node for node in walk(roots) if _is_contracted(node)}
+    summed = [r for r in op.expand()[0] if reads.curved & reads.sums.get(r.ref, 0)]
     if not summed:
         return None
-    again = {node for node in walk([item.expr for items in others.expand() for item in items]) if node in summed}
-    return _Marking(again).of if again else None
+    again = set(walk([item.expr for items in others.expand() for item in items]))
+    elements = again.intersection(walk([r.expr for r in summed]))
+    exponents = again.intersection(_exponents(summed))
+    arithmetic = _rounding(elements, exponents, half=op.is_half or others.is_half)
+    functions = set() if of_one_kind else _told_apart(exponents)
+    return _Marking(arithmetic, functions).of if arithmetic or functions else None
 
 
 def same_bits(op: Op, extrema: Container[str]) -> Callable[[Expr], Expr] | None:
@@ -151,12 +160,12 @@ def same_bits(op: Op, extrema: Container[str]) -> Callable[[Expr], Expr] | None:
     return _Marking(set(nodes)).of if is_plain else None
 
 
-def _summed_again(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> set[Expr]:
-    """Sums of products in what is summed that are computed again for what reads that sum, directly or by way of other
-    reductions."""
+def _summed_again(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> tuple[set[Expr], set[Expr]]:
+    """What is summed and computed again for what reads that sum, directly or by way of other reductions; and those of
+    it that are part of an exponent."""
     reads = _Reads(reduces, outputs)
     if not reads.curved:
-        return set()
+        return set(), set()
     within, read_for = defaultdict[Expr, int](int), defaultdict[Expr, int](int)
     for item in (*reduces, *outputs):
         within[item.expr] |= reads.curved & reads.sums.get(item.ref, 0) if isinstance(item, Reduce) else 0
@@ -165,7 +174,8 @@ def _summed_again(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> set[E
         for child in node.children:
             within[child] |= within[node]
             read_for[child] |= read_for[node]
-    return {node for node in reads.of if within[node] & read_for[node] and _is_contracted(node)}
+    again = {node for node in reads.of if within[node] & read_for[node]}
+    return again, again.intersection(_exponents(r for r in reduces if reads.curved & reads.sums.get(r.ref, 0)))
 
 
 class _Reads:
@@ -179,8 +189,8 @@ class _Reads:
     """
 
     def __init__(self, reduces: Sequence[Reduce], outputs: Sequence[Output]) -> None:
-        sums = [r.ref for r in reduces if r.kind in _SUMS and r.expr.dtype.is_float]
-        self.sums: dict[Expr, int] = {ref: 1 << place for place, ref in enumerate(sums)}
+        sums = [r for r in reduces if r.kind in _SUMS and r.expr.dtype.is_float]
+        self.sums: dict[Expr, int] = {r.ref: 1 << place for place, r in enumerate(sums)}
         self.of: dict[Expr, int] = {}
         self.curved = 0
         items: Sequence[Reduce | Output] = (*reduces, *outputs) if sums else ()
@@ -230,10 +240,41 @@ def as_written(op: Op, *, split: bool = False) -> Op:
     compared, comparisons = _comparisons(reduces, outputs, op.axes_of())
     elements = [*comparisons, *(value for r in compared for value in _values(r))]
     exact = {node for node in walk(elements) if node.dtype.is_float}
-    functions = {node for node in exact if isinstance(node, Call) and lookup(node.function).cuda_half} if split else ()
-    exact |= _summed_again(reduces, outputs)
-    exact |= _quotients_of_steps([item.expr for item in (*reduces, *outputs)]) if op.is_half else set()
-    return rewritten(op, _Marking(exact, functions).of) if exact else op
+    again, exponents = _summed_again(reduces, outputs)
+    functions = _told_apart(exact | exponents) if split else set()
+    roots = [item.expr for item in (*reduces, *outputs)]
+    exact |= _rounding(again, exponents, half=op.is_half) | set(filter(_is_contracted, _from_maximum(roots)))
+    exact |= _quotients_of_steps(roots) if op.is_half else set()
+    return rewritten(op, _Marking(exact, functions).of) if exact or functions else op
+
+
+def _rounding(elements: Iterable[Expr], exponents: Iterable[Expr], *, half: bool) -> set[Expr]:
+    """What of the elements of sums, and of exponents among them, would have other last bits in another place."""
+    quotients = {node for node in exponents if is_call(node, "div")} if half else set()
+    return {node for node in elements if _is_contracted(node)} | quotients
+
+
+def _told_apart(nodes: Iterable[Expr]) -> set[Expr]:
+    """Calls of functions that kernels of halves compute otherwise."""
+    return {node for node in nodes if isinstance(node, Call) and lookup(node.function).cuda_half}
+
+
+def _from_maximum(roots: Iterable[Expr]) -> list[Call]:
+    """The differences to a maximum in exponentials."""
+    found: list[Call] = []
+    for node in walk(roots):
+        match node:
+            case Call("exp", (Call("sub" | "sub_rn", (_, Call("stop_gradient"))) as difference,)):
+                found.append(difference)
+    return found
+
+
+def _exponents(sums: Iterable[Reduce]) -> Iterator[Expr]:
+    """What the exponents of sums of exponentials are computed of, also where such a sum is written out."""
+    sums = list(sums)
+    exponents = [r.expr for r in sums if r.kind == "sum_exp"]
+    exponents += [difference.args[0] for difference in _from_maximum(r.expr for r in sums if r.kind != "sum_exp")]
+    return walk(exponents)
 
 
 def _quotients_of_steps(roots: Sequence[Expr]) -> set[Expr]:

@@ -149,7 +149,8 @@ def _train(
     extra = [output for output in extra if output.name in read]
     saved, extra = _guarded(op, backward, saved, extra, exponentials)
     forward = _with_outputs(op, extra)
-    for as_written in filter(None, (summed_for_another(op, backward, reading), alike)):
+    summed = summed_for_another(op, backward, reading, of_one_kind=_is_of_one_kind(op, backward))
+    for as_written in filter(None, (summed, alike)):
         forward, saved = rewritten(forward, as_written), [(as_written(expr), operand) for expr, operand in saved]
     return Training(forward, len(op.outputs), wanted, tuple(saved))
 

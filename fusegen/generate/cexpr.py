@@ -74,7 +74,7 @@ class Printer:
                 divide = "fg::fast_divide" if self._is_approximate(expr) else "fg::divide"
                 return f"{divide}({self._argument(a)}, {self._argument(b)})", _ATOM
             # x - max(x), the maximum held constant, as softmax has it.
-            case Call("exp", (Call("sub", (_, Call("stop_gradient"))),)) if self.half:
+            case Call("exp", (Call("sub" | "sub_rn", (_, Call("stop_gradient"))),)) if self.half:
                 template = "fg::fast_exp_from_top({0})"
             # -x^2, as the normal distribution and the derivative of erfc have it.
             case Call("exp", (Call("neg", (Call("powi", detail=2),)),)) if self.half:

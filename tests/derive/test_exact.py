@@ -49,11 +49,20 @@ def test_a_norm_of_a_sum_of_products_is_computed_with_the_same_bits() -> None:
         lambda x, w, b: unit(x + b) * w,  # nothing to contract
         lambda x, w, b: fg.sum(x * w + b, -1),  # nothing computes it again
         lambda x, w, b: (x * w + b) * fg.sum(x * w + b, -1, keepdims=True),  # moves as its elements do
-        lambda x, w, b: fg.softmax(x * w + b, -1),
+        lambda x, w, b: fg.softmax(x + w, -1) * b,
     ],
 )
 def test_others_are_contracted_as_ever(function: Callable[..., Any]) -> None:
     assert [marked(op) for op in ops_of(function)] == [0, 0]
+
+
+def test_exponents_of_a_softmax_are_computed_with_the_same_bits() -> None:
+    forward, backward = ops_of(lambda x, w, b: fg.softmax(x * w + b, -1))
+    assert marked(forward) == 1
+    assert marked(backward) == 1
+    forward, backward = ops_of(lambda x, w, b: fg.softmax(x * w, -1))  # the maximum is subtracted from a product
+    assert marked(forward) == 1
+    assert marked(backward) == 1
 
 
 def test_within_one_op_as_well() -> None:
@@ -116,6 +125,58 @@ def test_elements_of_another_step_equal_their_extremum(function: Callable[..., A
         torch.testing.assert_close(
             mine.double(), theirs, rtol=0, atol=rounding * (theirs.detach().abs().max().item() + 1)
         )
+
+
+EXPONENTS: dict[str, Callable[..., Any]] = {
+    "a product": lambda f, x, w, b: 300 * x * w,
+    "a sum of a product": lambda f, x, w, b: (x * w + b) * 200,
+    "quotients by one thing": lambda f, x, w, b: (x / (f.abs(w) + 1) - f.sin(x / (f.abs(w) + 1) + b)) * 400,
+    "a quotient": lambda f, x, w, b: 300 * x / (f.abs(b) + 0.35),
+    "functions": lambda f, x, w, b: 500 * f.cos(x * w) * f.sigmoid(x) + 300 * f.tanh(x) * f.sin(b),
+    "a norm": lambda f, x, w, b: 300 * x * f.rsqrt(f.mean(x * x, -1)[:, None]) * w + 200 * b,
+    "chosen": lambda f, x, w, b: f.where(x > 0, 200 * x * w, 100 * f.sin(x) * b),
+    "behind a product": lambda f, x, w, b: 80 * (x @ w) * f.cos(x) * b,
+}
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("dtypes", ["float64", "float32", "bfloat16", "float16", "float16 float32"])
+@pytest.mark.parametrize("written", ["softmax", "log_softmax", "by hand"])
+@pytest.mark.parametrize("exponent", list(EXPONENTS))
+def test_one_element_has_all_of_a_softmax(exponent: str, written: str, dtypes: str) -> None:
+    """Then nothing is left of a softmax's gradient; a logarithm's is what all elements get less what the one has."""
+    inner = EXPONENTS[exponent]
+
+    def function(x: Any, w: Any, b: Any, f: Any = fg) -> Any:
+        if written == "by hand":
+            e = f.exp(inner(f, x, w, b) - f.amax(inner(f, x, w, b), -1)[:, None])
+            return e / f.sum(e, -1)[:, None]
+        return getattr(f, written)(inner(f, x, w, b), -1)
+
+    of_x, of_others = (getattr(torch, name) for name in (dtypes.split() * 2)[:2])
+    generator = torch.Generator().manual_seed(3)
+    shapes = ((160, 24), (24, 24) if exponent == "behind a product" else (24,), (24,))
+    drawn = [torch.randn(shape, generator=generator, dtype=torch.float64).to(of_x) for shape in shapes]
+    exact = [value.double().requires_grad_() for value in drawn]
+    expected = function(*exact, f=torch)
+    exponents = inner(torch, *exact)
+    (first, second), top = exponents.topk(2).values.detach().unbind(-1), exponents.argmax(-1)
+    alone = first - second > 60 + 0.02 * first  # with room for halves, as products are saved
+    assert alone.sum() > 20
+    cotangent = torch.randn(expected.shape, generator=generator, dtype=torch.float64) * alone[:, None] / 64
+    given = [value.to(of_x if value.ndim == 2 else of_others).requires_grad_() for value in drawn]
+    found = fg.op(lambda x, w, b: function(x, w, b), name="saturated")(*given)
+    mine = torch.autograd.grad(found, given, cotangent.to(found.dtype), allow_unused=True, materialize_grads=True)
+    rounded = cotangent.to(found.dtype).double()
+    theirs = torch.autograd.grad(expected, exact, rounded, allow_unused=True, materialize_grads=True)
+    # What cancels: as much as the one element's exponent would get by itself, or each of them.
+    chosen = torch.nn.functional.one_hot(top, 24) if written != "log_softmax" else torch.ones_like(exponents)
+    chosen = chosen * rounded.abs().sum(-1)[:, None]
+    alone_each = torch.autograd.grad(exponents, exact, chosen, allow_unused=True, materialize_grads=True)
+    for gradient, true, cancelling in zip(mine, theirs, alone_each, strict=True):
+        eps = 2.0**-52 if of_x is torch.float64 else 2.0**-23
+        eps = torch.finfo(of_x).eps if written == "log_softmax" else eps
+        assert (gradient.double() - true).abs().max() <= 8 * eps * (cancelling.abs().max() + 0.1)
 
 
 def test_functions_have_twins_that_every_kernel_prints_alike() -> None:
