@@ -51,7 +51,7 @@ BINARY = {
 REDUCE = words("sum mean amax amin var std norm logsumexp prod norm1 norm_inf var0")
 ROWS = words(
     "softmax log_softmax layer_norm rms_norm center softmin normalize standardize masked_softmax guarded_rows "
-    "chosen_rows written_softmax guarded_extremum guarded_call chosen_joint topped pairs"
+    "chosen_rows written_softmax guarded_extremum guarded_call chosen_joint topped pairs steep_softmax steep_log_softmax"
 )
 PAIRED = words("mse_loss l1_loss huber_loss smooth_l1_loss bce kl_div cosine")
 INTEGER = words(
@@ -146,6 +146,8 @@ class _Statements(PlaceStatements):
             "topped",
         ):
             return Value(f"lib.{name}({x.text})", "f", x.shape)
+        if name.startswith("steep_"):  # of which one element has nearly all
+            return Value(f"lib.{name.removeprefix('steep_')}({x.at(MUL)} * 50.0, {axis})", "f", x.shape)
         if name == "masked_softmax":
             mask = self.meeting(x, "b")
             whole = broadcast(x.shape, mask.shape) or ()
