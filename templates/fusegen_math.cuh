@@ -316,7 +316,7 @@ FG_DEVICE float fast_exp(float x) { return approx_exp2(x * 1.4426950408889634f);
 FG_DEVICE float fast_exp_below(float x) {
   return approx_exp2_flushing(x * 1.4426950408889634f + 24.0f) * 5.9604644775390625e-8f;
 }
-// e^x for x <= 0 beside a term that is 1: what is below the normal numbers counts as nothing.
+// e^x for an x of at most 8, beside a term of at least 1: what is below the normal numbers counts as nothing.
 FG_DEVICE float fast_exp_from_top(float x) { return approx_exp2_flushing(x * 1.4426950408889634f); }
 FG_DEVICE float fast_exp_clamped(float x) { return fast_exp_below(minimum(x, 40.0f)); }
 FG_DEVICE float fast_log2(float x) {

@@ -110,29 +110,44 @@ template <> FG_DEVICE double smallest<double>() { return -1.7976931348623157e308
 FG_DEVICE float exp_of(float x) { return expf(x); }
 FG_DEVICE double exp_of(double x) { return exp(x); }
 
-// The sum of exponentials relative to the maximum, which is rescaled whenever the maximum grows. Without elements, or
-// with none above minus infinity, the sum is zero.
-// Differences to the maximum are not contracted with what x is computed by: what reads the sum computes them again.
+// The sum of exponentials relative to the maximum. Without elements, or with none above minus infinity, it is zero.
+// Elements come one by one, relative to a base that moves up only where one is far above it; or twice where they are at
+// hand: see() all, settle(), take() all. Differences to the base are not contracted with what x is computed by: what
+// reads the sum computes them again.
 template <typename T> struct SumExp {
-  T top = lowest<T>(), sum = 0;
+  T top = lowest<T>(), base = smallest<T>(), sum = 0;
   FG_DEVICE void add(T x) {
-    if (x != lowest<T>()) merge_scaled(x, T(1));
+    rise(x);
+    sum += exp_of(sub_rn(x, base));
+  }
+  FG_DEVICE void add_fast(T x) {
+    rise(x);
+    sum += fast_exp_from_top(sub_rn(x, base));
+  }
+  FG_DEVICE void rise(T x) {
+    top = maximum(top, x);
+    if (x > base + T(8)) {
+      sum *= exp_of(base - x);
+      base = x;
+    }
   }
   FG_DEVICE void see(T x) { top = maximum(top, x); }
-  FG_DEVICE void settle() { top = maximum(top, smallest<T>()); }  // finite, so that exp(-inf - top) is zero
-  FG_DEVICE void take(T x) { sum += exp_of(sub_rn(x, top)); }
-  FG_DEVICE void take_fast(T x) { sum += fast_exp_from_top(sub_rn(x, top)); }
+  FG_DEVICE void settle() { base = top = maximum(top, smallest<T>()); }  // finite, so that exp(-inf - top) is zero
+  FG_DEVICE void take(T x) { sum += exp_of(sub_rn(x, base)); }
+  FG_DEVICE void take_fast(T x) { sum += fast_exp_from_top(sub_rn(x, base)); }
   FG_DEVICE void finish() {}
   FG_DEVICE void merge(const SumExp& other) {
-    if (other.sum != 0) merge_scaled(other.top, other.sum);
+    if (other.sum == 0) return;
+    const T higher = maximum(top, other.top);
+    sum = scaled_to(higher) + other.scaled_to(higher);
+    move_to(higher);
   }
-  FG_DEVICE void merge_scaled(T x, T times) {
-    const T higher = maximum(top, x);
-    sum = scaled_to(higher) + times * exp_of(sub_rn(x, higher));
+  FG_DEVICE void move_to(T higher) {  // the sum is relative to it
     top = higher;
+    base = maximum(higher, smallest<T>());
   }
-  FG_DEVICE T scaled_to(T higher) const { return sum == 0 ? sum : sum * exp_of(top - higher); }
-  FG_DEVICE T result() const { return sum; }
+  FG_DEVICE T scaled_to(T higher) const { return sum == 0 ? sum : sum * exp_of(base - higher); }
+  FG_DEVICE T result() const { return base == top ? sum : scaled_to(top); }
   FG_DEVICE T partner() const { return sum == 0 ? lowest<T>() : top; }  // the maximum
 };
 
@@ -149,6 +164,24 @@ template <typename S> struct Stored {
   FG_DEVICE S get() const {
     S state;
     memcpy(&state, word, sizeof(S));
+    return state;
+  }
+};
+
+// Two numbers say it all.
+template <typename T> struct Stored<SumExp<T>> {
+  static constexpr int words = 2 * sizeof(T) / 4;
+  uint32_t word[words];
+  FG_DEVICE void put(const SumExp<T>& state) {
+    const T pair[2] = {state.top, state.result()};
+    memcpy(word, pair, sizeof(pair));
+  }
+  FG_DEVICE SumExp<T> get() const {
+    T pair[2];
+    memcpy(pair, word, sizeof(pair));
+    SumExp<T> state;
+    state.sum = pair[1];
+    state.move_to(pair[0]);
     return state;
   }
 };
@@ -184,7 +217,7 @@ template <int Lanes, typename T> FG_DEVICE SumExp<T> lanes_merge(SumExp<T> state
   top.add(state.top);
   const T highest_top = lanes_merge<Lanes>(top).value;
   state.sum = lanes_sum<Lanes>(state.scaled_to(highest_top));
-  state.top = highest_top;
+  state.move_to(highest_top);
   return state;
 }
 // Many at once, relative to one of the means: differences of means are small and exact where means are neither.
@@ -216,6 +249,7 @@ template <typename T> FG_DEVICE SumExp<T> merged(const Stored<SumExp<T>>* states
   SumExp<T> total;
   for (int i = 0; i < count; ++i) total.top = maximum(total.top, states[i].get().top);
   for (int i = 0; i < count; ++i) total.sum += states[i].get().scaled_to(total.top);
+  total.move_to(total.top);
   return total;
 }
 template <typename T> FG_DEVICE Moments<T> merged(const Stored<Moments<T>>* states, int count) {

@@ -48,8 +48,8 @@ _ROWS = (
     Monoid("first_min", "FirstMinimum", 2, "place", "finds the minimum", located=True),
     # sum((x - mean(x))^2) in one pass, by Welford's update and Chan's merge (Chan, Golub, LeVeque 1983).
     Monoid("squared_deviation", "Moments", 4, "deviation", "sums squared deviations", partner="sum"),
-    # sum(exp(x - max(x))) in one pass: the sum is rescaled whenever the maximum grows (Milakov, Gimelshein 2018).
-    Monoid("sum_exp", "SumExp", 2, "sum_exp", "sums exponentials relative to their maximum", partner="max"),
+    # sum(exp(x - max(x))) in one pass: the sum is rescaled where the maximum grows (Milakov, Gimelshein 2018) by much.
+    Monoid("sum_exp", "SumExp", 3, "sum_exp", "sums exponentials relative to their maximum", partner="max"),
 )
 
 BY_KIND: dict[str, Monoid] = {row.kind: row for row in _ROWS}

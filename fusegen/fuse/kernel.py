@@ -23,6 +23,7 @@ from fusegen.core.ir import (
     refs,
 )
 from fusegen.core.locks import cached_property
+from fusegen.core.monoids import BY_KIND
 from fusegen.core.subexpressions import ascii_name, safe_name
 from fusegen.core.within import bare
 
@@ -134,8 +135,16 @@ class Kernel:
 
     @cached_property
     def partners(self) -> dict[str, Reduce]:
-        """Reductions by name that another one's state holds, and which."""
-        return {}
+        """Reductions by name that another one's state holds, and which: a sum beside the squared deviations of the
+        same elements, a maximum beside their exponentials."""
+        named: dict[tuple[str, Expr], list[str]] = {}
+        for reduce in self.reduces:
+            named.setdefault((reduce.kind, reduce.expr), []).append(reduce.name)
+        found: dict[str, Reduce] = {}
+        for reduce in self.reduces:
+            kind = BY_KIND[reduce.kind].partner
+            found.update(dict.fromkeys(named.get((kind, reduce.expr), ()), reduce) if kind else {})
+        return found
 
     @cached_property
     def once(self) -> tuple[Let, ...]:

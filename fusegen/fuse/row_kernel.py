@@ -23,7 +23,6 @@ from fusegen.core.ir import (
     walk,
 )
 from fusegen.core.locks import cached_property
-from fusegen.core.monoids import BY_KIND
 from fusegen.fuse import cost
 from fusegen.fuse.kernel import Kernel
 
@@ -111,18 +110,6 @@ class RowKernel(Kernel):
         """What it leaves of sums that go on over rows."""
         own = {thing.name for thing in (*self.op.outputs, *self.reduces)} if self.within else set()
         return (*(o for o in self.outputs if self.within and o.name not in own), *self.shares)
-
-    @cached_property
-    def partners(self) -> dict[str, Reduce]:
-        """A sum beside the squared deviations of the same elements, a maximum beside their exponentials."""
-        named: dict[tuple[str, Expr], list[str]] = {}
-        for reduce in self.reduces:
-            named.setdefault((reduce.kind, reduce.expr), []).append(reduce.name)
-        found: dict[str, Reduce] = {}
-        for reduce in self.reduces:
-            kind = BY_KIND[reduce.kind].partner
-            found.update(dict.fromkeys(named.get((kind, reduce.expr), ()), reduce) if kind else {})
-        return found
 
 
 def as_row_kernel(kernel: Kernel) -> RowKernel | None:

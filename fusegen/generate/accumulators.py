@@ -75,14 +75,20 @@ class Accumulator:
             return vector if self.results > 1 else f"{self.ctype} {self.variable} = 0;"
         return f"{self.state_type} {self.variable}{f'[{self.results}]' if self.results > 1 else ''};"
 
-    def add(self, value: str) -> str:
-        """One more element."""
+    def add(self, value: str, fast: bool = False) -> str:
+        """One more element.
+
+        Args:
+            fast: with functions whose last bits do not show in halves.
+        """
         takes = is_call(self.reduce.expr, "neg") and value.startswith("-")
         more = f"-= {value[1:]}" if takes else f"+= {value}"
         if self.in_chains:
             return f"{self.stem}_part {more};" if self.per_iteration > 1 else f"{self.stem}_chains.add({value});"
         index = "[k]" if self.results > 1 else ""
-        return f"{self.variable}{index} {more};" if self.is_sum else f"{self.variable}{index}.add({value});"
+        if self.is_sum:
+            return f"{self.variable}{index} {more};"
+        return f"{self.variable}{index}.{'add_fast' if fast and self.reduce.kind == 'sum_exp' else 'add'}({value});"
 
     def iteration(self) -> tuple[list[str], list[str]]:
         """The lines before and behind the elements of one iteration."""
@@ -114,9 +120,10 @@ class Accumulator:
             return [f"const {self.ctype} {self.name} = {of};"] if in_vector else []
         return [f"const {self.ctype} {self.name} = {of}.result();"]
 
-    def partner(self, name: str) -> str:
+    def partner(self, name: str, in_vector: bool = False) -> str:
         """Another reduction of the same elements, whose result the state holds too."""
-        return f"const {self.ctype} {self.names.variable(name)} = {self.variable}.partner();"
+        of = f"{self.variable}[k]" if in_vector else self.variable
+        return f"const {self.ctype} {self.names.variable(name)} = {of}.partner();"
 
     def store(self, position: str) -> list[str]:
         """The state to its place in the workspace."""

@@ -159,7 +159,8 @@ class FullReduction(_Vectors, Sums):
         lines = [line for o in singles if o.name in self.read_in_body for line in self.read(o, "")]
         slots["reads"] = [line for line in slots["reads"] if line not in lines]
         inside = "" if schedule.exact else "if (at + k < n) "
-        slots["inner"] += [inside + a.add(self.printer.text(a.reduce.expr)) for a in self._accumulators()]
+        half = self.printer.half
+        slots["inner"] += [inside + a.add(self.printer.text(a.reduce.expr), half) for a in self._accumulators()]
         slots["inner"] += slots.pop("next")
         self._add_iterations(slots)
         read = {o.name for o in singles if o.name in self.read_in_body}

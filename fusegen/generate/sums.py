@@ -26,7 +26,7 @@ class Sums(SlotFiller):
         return [o.name for o in self.kernel.operands if o.name in needed]
 
     def _accumulators(self) -> list[Accumulator]:
-        return [Accumulator(reduce, self.names, per_iteration=self.schedule.vector) for reduce in self.kernel.reduces]
+        return [Accumulator(reduce, self.names, per_iteration=self.schedule.vector) for reduce in self.kernel.states]
 
     def _combine(self) -> list[str]:
         """The states of a block's threads put together."""
@@ -98,7 +98,7 @@ class Reduction(Sums):
         slots["inner"] += self.lets([let for let in kernel.body if let not in kernel.once])
         for output in kernel.pointwise:
             self._write_element(output, self.offset(output.name, range(over.stop)), slots)
-        slots["inner"] += [a.add(self.printer.text(a.reduce.expr)) for a in self._accumulators()]
+        slots["inner"] += [a.add(self.printer.text(a.reduce.expr), self.printer.half) for a in self._accumulators()]
         self._add_iterations(slots)
         late = [] if schedule.split else [*(o.name for o in kernel.outputs), *self._late_operands()]
         names = [*(o.name for o in read), *(o.name for o in kernel.pointwise), *late]
@@ -183,7 +183,7 @@ class Reduction(Sums):
     def _accumulators(self) -> list[Accumulator]:
         results = self.schedule.vector if self._vector_along_results else 1
         per_iteration = self.schedule.vector if isinstance(self.schedule, LineSchedule) else 0
-        return [Accumulator(reduce, self.names, results, per_iteration) for reduce in self.kernel.reduces]
+        return [Accumulator(reduce, self.names, results, per_iteration) for reduce in self.kernel.states]
 
     def _combine(self) -> list[str]:
         """The states of a block's threads put together; a thread by itself has nothing to combine."""
@@ -218,7 +218,8 @@ class Reduction(Sums):
         read = self.needed(item for item in kernel.ending if item.name not in as_they_are)
         wanted = [a for a in self._accumulators() if a.reduce.name in read or not a.is_sum]
         slots["each"] += [line for a in wanted for line in a.result(in_vector=True)]
-        slots["each"] += [Accumulator(of, self.names).partner(name) for name, of in kernel.partners.items()]
+        held = {a.reduce.name: a for a in self._accumulators()}
+        slots["each"] += [held[of.name].partner(name, in_vector=True) for name, of in kernel.partners.items()]
         for operand in kernel.operands:
             if operand.name in late:
                 self._read_late(operand, slots)

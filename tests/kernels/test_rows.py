@@ -23,6 +23,7 @@ from fusegen.fuse.group import group, group_by_rows
 from fusegen.fuse.hoist import Hoist
 from fusegen.fuse.interpret import interpret
 from fusegen.fuse.rows_schedule import Chip
+from fusegen.fuse.schedule import ColumnSchedule
 from fusegen.generate.rendered import Rendered
 from fusegen.inspect.passes import passes
 from fusegen.plan import targets
@@ -111,6 +112,32 @@ def test_one_pass_over_what_does_not_lie_in_rows(dim: Any) -> None:
     (x,) = leaves((37, 5, 64))
     agree(fg.op(lambda x: fg.var(x, dim)), lambda x: x.var(dim), x)
     agree(fg.op(lambda x: fg.logsumexp(x, dim)), lambda x: x.logsumexp(dim), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_exponentials_down_columns_however_the_maximum_moves(dtype: torch.dtype) -> None:
+    """A thread sees one element after the other, and changes what its sum is relative to where one is far above it."""
+    n = 2500
+    at = torch.arange(n, dtype=torch.float64)
+    steep = torch.randn(n, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * torch.tensor(
+        [0.5, 5, 50, 500], dtype=torch.float64
+    )
+    none, once = torch.full((n,), -torch.inf, dtype=torch.float64), torch.where(at == 77, 3.0, -torch.inf)
+    ends, nan = torch.where(at == 2000, torch.inf, at % 7), torch.where(at == 5, torch.nan, at % 7)
+    columns = [at / 2, -at / 2, at % 9, 0 * at - 60000, none, once, ends, nan, at * 8 % 4096, *steep.T]
+    x = torch.stack(columns, 1).to(dtype)
+    op = fg.op(lambda x: (fg.logsumexp(x, 0), fg.amax(x, 0), fg.sum_exp(x, 0)), name="columns")
+    (kernel,) = planned(op, x)
+    assert isinstance(kernel.schedule, ColumnSchedule)
+    total, top, exponentials = (found.cpu().double() for found in op(x))
+    exact = x.cpu().double()
+    rounding = {torch.float16: 2e-3, torch.float32: 1e-6, torch.float64: 1e-13}[dtype]
+    torch.testing.assert_close(total, exact.logsumexp(0), rtol=rounding, atol=rounding, equal_nan=True)
+    torch.testing.assert_close(top, exact.amax(0), rtol=0, atol=0, equal_nan=True)
+    expected = (exact - exact.amax(0)).exp().sum(0)
+    finite = expected.isfinite()
+    torch.testing.assert_close(exponentials[finite], expected[finite], rtol=rounding, atol=0)
+    assert exponentials[4] == 0
 
 
 @pytest.mark.parametrize(
