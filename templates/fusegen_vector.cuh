@@ -248,8 +248,8 @@ template <typename I> FG_DEVICE I end_element(int i, int head, I end, I n) {
   const I at = i < head ? I(i) : i - head + end;
   return at < n ? at : I(-1);
 }
-// Elements i .. i + N - 1 of a row, whose address may suit no vector: out of the two aligned vectors around them, where the
-// row has those. The threads of a warp have the same distance to an aligned address.
+// Elements i .. i + N - 1 of a row, whose address may suit no vector: out of the aligned vectors around them, where the row
+// has those. The threads of a warp have the same distance to an aligned address.
 FG_DEVICE uint32_t word_across(uint32_t low, uint32_t high, uint32_t bits) {
   return uint32_t((uint64_t(high) << 32 | low) >> bits);
 }
@@ -258,15 +258,21 @@ template <int N, typename T, typename I> FG_DEVICE Raw<T, N> load_raw_across(con
   const int distance = int(reinterpret_cast<uint64_t>(row + i) % width), before = distance / int(sizeof(T));
   if (distance == 0) return load_raw<N>(row + i);
   Raw<T, N> found;
-  if (sizeof(T) * N == 16 && before <= i && i - before + 2 * N <= n) {
-    const Raw<T, N>* around = &vector_at<const Raw<T, N>>(row + i - before);
-    const Raw<T, N> low = around[0], high = around[1];
-    const uint32_t words[8] = {low.word[0],  low.word[1],  low.word[2],  low.word[3],
-                               high.word[0], high.word[1], high.word[2], high.word[3]};
+  constexpr int each = 16 / int(sizeof(T)), pieces = N / each, count = 4 * pieces + 4;
+  if (pieces > 0 && before <= i && i - before + N + each <= n) {
+    const Raw<T, each>* around = &vector_at<const Raw<T, each>>(row + i - before);
+    uint32_t words[count];
+#pragma unroll
+    for (int piece = 0; piece <= pieces; ++piece) {
+      const Raw<T, each> four = around[piece];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) words[4 * piece + i] = four.word[i];
+    }
     const uint32_t bits = uint32_t(distance) % 4 * 8;
     switch (distance / 4) {
-#define FG_FROM(first)                                                                                          \
-  for (int i = 0; i < 4; ++i) found.word[i] = word_across(words[first + i], words[(first + i + 1) % 8], bits); \
+#define FG_FROM(first)                                                                                              \
+  for (int i = 0; i < 4 * pieces; ++i)                                                                              \
+    found.word[i] = word_across(words[first + i], words[first + i + 1 < count ? first + i + 1 : 0], bits); \
   break
       case 0: FG_FROM(0);
       case 1: FG_FROM(1);

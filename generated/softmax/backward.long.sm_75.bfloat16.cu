@@ -17,6 +17,7 @@ void softmax_backward_bf16_d_sum_exp(const bf16* __restrict__ d_out_ptr,     // 
   const int end = fg::at_most(begin + chunk, n);
 
   fg::Chains<float> d_sum_exp_chains;
+#pragma unroll 2
   for (int at = begin + 8 * threadIdx.x; at < end; at += 2048) {
     const int j1 = at;
     const auto d_out_v = fg::load_vector<8>(d_out_ptr + j0 * d_out_stride0 + j1);

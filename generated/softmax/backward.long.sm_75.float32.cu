@@ -17,6 +17,7 @@ void softmax_backward_f32_d_sum_exp(const float* __restrict__ d_out_ptr,    // [
   const int end = fg::at_most(begin + chunk, n);
 
   fg::Chains<float> d_sum_exp_chains;
+#pragma unroll 2
   for (int at = begin + 4 * threadIdx.x; at < end; at += 1024) {
     const int j1 = at;
     const auto d_out_v = fg::load_vector<4>(d_out_ptr + j0 * d_out_stride0 + j1);
