@@ -30,7 +30,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from operator import or_
 
 from fusegen.core.casts import is_from_float
-from fusegen.core.ir import SCAN, Axes, Call, Expr, Op, Output, Reduce, is_call, rebuild, walk
+from fusegen.core.ir import SCAN, Axes, Call, Const, Expr, Op, Output, Reduce, is_call, rebuild, walk
 from fusegen.core.scans import axis_of, parts
 from fusegen.core.subexpressions import rewritten
 from fusegen.declare.table import AS_WRITTEN, Kind, lookup
@@ -250,7 +250,9 @@ def as_written(op: Op, *, split: bool = False) -> Op:
 
 def _rounding(elements: Iterable[Expr], exponents: Iterable[Expr], *, half: bool) -> set[Expr]:
     """What of the elements of sums, and of exponents among them, would have other last bits in another place."""
-    quotients = {node for node in exponents if is_call(node, "div")} if half else set()
+    # By a literal they are products with its reciprocal, everywhere.
+    quotients = {node for node in exponents if is_call(node, "div") and not isinstance(node.args[1], Const)}
+    quotients = quotients if half else set()
     return {node for node in elements if _is_contracted(node)} | quotients
 
 

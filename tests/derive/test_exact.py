@@ -131,6 +131,7 @@ EXPONENTS: dict[str, Callable[..., Any]] = {
     "a product": lambda f, x, w, b: 300 * x * w,
     "a sum of a product": lambda f, x, w, b: (x * w + b) * 200,
     "quotients by one thing": lambda f, x, w, b: (x / (f.abs(w) + 1) - f.sin(x / (f.abs(w) + 1) + b)) * 400,
+    "a quotient by a literal": lambda f, x, w, b: x / 0.0037 - b / 0.41,
     "a quotient": lambda f, x, w, b: 300 * x / (f.abs(b) + 0.35),
     "functions": lambda f, x, w, b: 500 * f.cos(x * w) * f.sigmoid(x) + 300 * f.tanh(x) * f.sin(b),
     "a norm": lambda f, x, w, b: 300 * x * f.rsqrt(f.mean(x * x, -1)[:, None]) * w + 200 * b,

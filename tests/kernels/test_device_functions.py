@@ -247,7 +247,9 @@ template <int N> __device__ void go(const TYPE* x, float* y, int* z, int head, i
 KERNEL(const TYPE* x, float* y, int* z, int head, int n) { go<WIDTH>(x, y, z, head, n); }"""
 
 
-@pytest.mark.parametrize(("name", "width"), [("float", 4), ("float", 8), ("bf16", 8), ("double", 2), ("double", 8), ("int8_t", 8)])
+@pytest.mark.parametrize(
+    ("name", "width"), [("float", 4), ("float", 8), ("bf16", 8), ("double", 2), ("double", 8), ("int8_t", 8)]
+)
 def test_rows_that_begin_anywhere(name: str, width: int) -> None:
     function = device(ACROSS.replace("TYPE", name).replace("WIDTH", str(width)))
     x = (torch.arange(80) - 40).to(TYPES[name])
