@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fusegen.core import dtypes
 from fusegen.core.casts import rounded, unrounded
 from fusegen.core.ir import (
     SCAN,
@@ -349,20 +350,23 @@ def _best_cut(
     dtype = next((o.dtype for o in op.outputs if o.dtype.is_float), op.outputs[0].dtype)
     along_of, own_names = Axes(known), op.names()
     taken = set(known) | {o.name for o in op.outputs}
+    given = {operand.ref for operand in op.operands}
     best: tuple[float, Expr, Operand, bool] | None = None
     limit = WORTH_SAVING * total if dtype.is_float else 0.0
     for node in walk(exprs):
-        if not isinstance(node, Call) or node not in forward or node.dtype is not dtype.compute:
+        is_mask = node.dtype is dtypes.bool_ and given.issuperset(refs(node))
+        if not isinstance(node, Call) or not (is_mask or (node in forward and node.dtype is dtype.compute)):
             continue
+        kept = dtypes.bool_ if is_mask else dtype
         along = along_of.of(node)
-        own = forward[node]
+        own = forward.get(node, node)
         output = by_expr.get(own) if isinstance(own, Call) else None
         if output is not None:
             operand = Operand(output.name, output.dtype, output.shape, groups=output.groups)
         else:
             shape = tuple(sorted(along, key=axis_order))
-            operand = Operand(safe_name(own_names.get(own, "kept"), taken), dtype, shape)
-        moved = weight(dtype.size, along) * (1 if output is not None else 2)
+            operand = Operand(safe_name(own_names.get(own, "mask" if is_mask else "kept"), taken), kept, shape)
+        moved = weight(kept.size, along) * (1 if output is not None else 2)
         # Of a softmax the exponentials need not be computed either (recovered_from): it is read by way of these.
         cost = total - avoided[node.children[0] if is_softmax(node, exponentials) else node] + moved
         as_good = output is not None and best is None and is_softmax(own, exponentials) and cost <= total

@@ -349,6 +349,20 @@ def test_training_keeps_what_the_backward_reads_and_no_copies() -> None:
     assert third.data_ptr() not in {t.data_ptr() for t in saved(lerp, x.detach(), y.detach(), third)}, "not by itself"
 
 
+def test_a_byte_is_kept_where_the_backward_only_asks_which_branch_was_taken() -> None:
+    op = fg.op(lambda x: fg.clamp(x - 0.25, -1, 1) * 3, name="bent")
+    x = torch.randn(30, 20, requires_grad=True)
+    assert [(t.shape, t.dtype) for t in saved(op, x)] == [((30, 20), torch.bool)]
+    cotangent = torch.randn(30, 20)
+    (gradient,) = torch.autograd.grad(op(x), x, cotangent)
+    inside = (x - 0.25 >= -1) & (x - 0.25 <= 1)
+    torch.testing.assert_close(gradient, torch.where(inside, 3 * cotangent, 0), rtol=0, atol=0)
+    half = x.detach().bfloat16().requires_grad_()  # of two bytes it would save none
+    assert [t.dtype for t in saved(op, half)] == [torch.bfloat16]
+    both = fg.op(lambda x: fg.where(x > 0, x * x, x), name="both")  # the backward reads x anyway
+    assert [t.dtype for t in saved(both, x)] == [torch.float32]
+
+
 def test_an_output_is_kept_where_that_replaces_reading_two_inputs() -> None:
     x, y = leaves((30, 20), (30, 20))
     op = fg.op(lambda x, y: fg.sigmoid(x + y), name="gate")
