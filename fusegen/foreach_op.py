@@ -232,6 +232,7 @@ class ForEach:
     def _planned(self, values: Mapping[str, Any], lists: _Lists) -> tuple[ListPlan, bool] | None:
         """The plan of a call, and whether its op has one result; None for what the loop has to do."""
         framework, declaration = frameworks.torch(), self.op.declaration
+        known = len(declaration.fixed)
         numbers = {n: v for n, v in values.items() if declaration.is_runtime_number(n, v)}
         tensors = [n for n, v in values.items() if is_list(v) or framework.owns(v)]
         calls = []
@@ -241,6 +242,8 @@ class ForEach:
                 calls.append(self._call(own, numbers, [out[i] for out in lists.outs] if lists.outs else None))
             except FusegenError as error:
                 raise error.within(f"{self!r}, tensors {i} of the lists") from None
+        if len(declaration.fixed) > known:  # numbers that are constants from here on
+            return self._planned(values, lists)
         ops = [call.op for call in calls]
         counts = {len({o.base for o in op.outputs}) for op in ops}
         if len(counts) > 1 or any(op.result != ops[0].result or not op.operands for op in ops):

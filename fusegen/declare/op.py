@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
-from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
+from fusegen.core.errors import DeclarationError, DtypeError, ShapeError, warn
 from fusegen.core.ir import Op
 from fusegen.core.products import mismatch
 from fusegen.core.recent import Recent
@@ -22,7 +22,7 @@ from fusegen.declare.indexing import own_places
 from fusegen.declare.random_numbers import drawing
 from fusegen.declare.tensor import Tensor as Tensor
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec, called, trace
-from fusegen.declare.value import Value, current, lift, plain_number
+from fusegen.declare.value import NumberAsked, Value, current, lift, plain_number
 
 if TYPE_CHECKING:
     from typing import Annotated
@@ -56,6 +56,8 @@ SEED = "seed"
 # Traces that a declaration keeps. Patterns of ranks and dtypes are far fewer; a constant that is another number at
 # each call would be traced without end.
 MOST_TRACES = 1024
+# Values of a number that are constants one after the other, until somebody is told.
+MANY_VALUES = 16
 # Ops that may call each other in turn. Python's own limit ends an endless declaration too, but wherever it happens to
 # be: in a callback of the garbage collector's as well, which leaves errors of other kinds behind.
 MOST_NESTED = 100
@@ -83,6 +85,9 @@ class Declaration:
 
     ``check_indices`` says that places out of range are reported (core/within).
 
+    ``fixed`` are numbers that the function has asked for their values (``if alpha > 0``): constants, as if annotated
+    ``fg.Const``.
+
     ``listed`` are the names of the arguments that the function takes as ``*xs``, in the declaration for so many of them
     (``of_so_many``); each is what an argument without a default is.
     """
@@ -100,6 +105,8 @@ class Declaration:
     listed: tuple[str, ...] | None = None
     random: bool = False
     check_indices: bool = True
+    fixed: set[str] = field(default_factory=set)
+    values_seen: dict[str, set[Any]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -225,7 +232,7 @@ class Declaration:
 
     def is_runtime_number(self, name: str, value: Any) -> bool:
         """Whether this Python number is handed over at run time (see the class)."""
-        if not isinstance(value, (bool, int, float)):
+        if not isinstance(value, (bool, int, float)) or name in self.fixed:
             return False
         parameter = self.signature.parameters[name]
         annotation = parameter.annotation
@@ -243,13 +250,14 @@ class Declaration:
                 f"{self.name}, argument {name}", given=f"an int of {value.bit_length()} bits",
                 expected="an int that fits 64 bits", fix="pass a float",
             )  # fmt: skip
+        given = None if parameter.annotation in (Scalar, "fg.Scalar", "Scalar") else value
         if isinstance(value, float) or isinstance(parameter.default, float) or parameter.annotation in (float, "float"):
-            return ScalarSpec(dtypes.float32)
-        return ScalarSpec(dtypes.bool_ if isinstance(value, bool) else dtypes.int64)
+            return ScalarSpec(dtypes.float32, given)
+        return ScalarSpec(dtypes.bool_ if isinstance(value, bool) else dtypes.int64, given)
 
     def trace(self, arguments: Mapping[str, Spec | Any], autocast: DType | None = None) -> Op:
         """The Op for these arguments; traced once per pattern (ranks, dtypes, which sizes are 1, constants), and where
-        the declaration looks at sizes for each shape.
+        the declaration looks at sizes for each shape. Numbers that it asks for their values are ``fixed`` from then on.
 
         Args:
             autocast: the dtype that float tensors are computed with (see ``cast_to``).
@@ -259,14 +267,34 @@ class Declaration:
         key = (pattern, shapes) if self.sized.get(pattern) else pattern
         op = self.traces.get(key)
         if op is None or (shapes and _sizes_clash(op, arguments)):
-            op, reads_sizes = trace(
-                self._run, self.name, self.declared, arguments, _codes, autocast, self.function.__doc__ or ""
-            )
+            try:
+                op, reads_sizes = trace(
+                    self._run, self.name, self.declared, arguments, _codes, autocast, self.function.__doc__ or ""
+                )
+            except NumberAsked as asked:
+                self.fixed |= asked.names
+                known = {n: spec for n, spec in arguments.items() if isinstance(spec, ScalarSpec) and n in asked.names}
+                return self.trace({**arguments, **{n: spec.value for n, spec in known.items()}}, autocast)
+            self._count_values(arguments)
             if reads_sizes:
                 self.sized.put(pattern, True)
                 key = pattern, shapes
             self.traces.put(key, op)
         return op
+
+    def _count_values(self, arguments: Mapping[str, Any]) -> None:
+        """Say so, once, where a number that the function asks for its value is another one at each call."""
+        for name in tuple(self.fixed):
+            seen = self.values_seen.setdefault(name, set())
+            if len(seen) == MANY_VALUES:
+                continue
+            seen.add(_pattern(arguments.get(name)))
+            if len(seen) == MANY_VALUES:
+                warn(
+                    f"{self.name}, argument {name}: {MANY_VALUES} values so far, and each is compiled anew, for the "
+                    f"declaration asks for its value (an `if`, `float()`, a function of math). With fg.where and "
+                    f"fusegen's functions (fg.sqrt) it is a number of the call, and compiles once"
+                )
 
     def cast_to(self, arguments: Mapping[str, Any], half: DType) -> DType | None:
         """What the op's policy makes of float tensors under autocast to ``half``; None if nothing."""

@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
@@ -35,9 +35,14 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class ScalarSpec:
-    """A Python number given at run time; its value is not part of the trace."""
+    """A Python number given at run time; its value is not part of the trace.
+
+    Attributes:
+        value: what it is in the call that is traced, if a declaration that asks for it may have it as a constant.
+    """
 
     dtype: DType
+    value: Any = field(default=None, compare=False, repr=False)
 
 
 Spec = TensorSpec | ScalarSpec
@@ -242,6 +247,8 @@ def _symbolic(tracer: Tracer, scalars: list[Scalar], name: str, given: Any, with
         if stored.is_float:
             stored = dtypes.float64 if with_double else dtypes.float32
         scalars.append(Scalar(name, stored))
+        if given.value is not None:
+            tracer.numbers[name] = given.value
         return Value(scalars[-1].ref, dtypes.float32 if stored.is_float else stored, weak=True)
     return given
 

@@ -29,6 +29,7 @@ from fusegen.core.ir import (
     Size,
     computed_of,
     const,
+    refs,
     walk,
 )
 from fusegen.declare.axes import AxisVar, Dims, NotNested, are_same, leaves, unite
@@ -81,6 +82,7 @@ class Tracer:
     codes: set[Any] = field(default_factory=set)
     arguments: frozenset[str] = frozenset()
     constants: dict[str, Any] = field(default_factory=dict)  # Arguments that are neither tensors nor numbers.
+    numbers: dict[str, Any] = field(default_factory=dict)  # Of the call, where they may become constants.
     # What must not come to have one axis as two of its dimensions, and whether something has, as x + x.mT does.
     distinct: list[tuple[str, Dims]] = field(default_factory=list)
     met_itself: bool = False
@@ -224,8 +226,29 @@ def check_no_autograd_function(tracer: Tracer) -> None:
 _FUNCTIONS = os.path.join("torch", "autograd", "function.py")
 
 
+class NumberAsked(Exception):
+    """A declaration asks numbers of its call for their values: it is traced anew, with these as constants.
+
+    Attributes:
+        names: the arguments.
+    """
+
+    def __init__(self, names: frozenset[str]) -> None:
+        super().__init__(names)
+        self.names = names
+
+
 def _no_python_value(what: str, fix: str) -> Any:
     def refuse(self: Value, *_: Any) -> Any:
+        """
+        Raises:
+            NumberAsked: it is made of numbers alone, which are known.
+            DeclarationError: it is not.
+        """
+        made_of = frozenset(ref.name for ref in refs(self.expr))
+        tracer = getattr(_current, "tracer", None)
+        if tracer and made_of and made_of <= tracer.numbers.keys():
+            raise NumberAsked(made_of)
         raise DeclarationError(
             current().where if getattr(_current, "tracer", None) else "fusegen",
             given=f"{what} of a symbolic tensor",
@@ -315,6 +338,11 @@ class Value(Tensor):
     __round__ = _no_python_value("Python's round", "use fg.round(x)")
     __divmod__ = _no_python_value("Python's divmod", "use x // y and x % y")
     __complex__ = _no_python_value("the complex value", "compute with two tensors, real and imaginary parts")
+    _as_text = _no_python_value("the text", "print it outside the op")
+
+    def __format__(self, spec: str) -> str:
+        return str(self) if not spec else self._as_text()
+
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:

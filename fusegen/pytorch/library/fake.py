@@ -80,7 +80,11 @@ def trace_call(
             scalars[name] = value
         else:
             specs[name] = _constant(value)
-    return declaration.trace(specs, autocast), specs, scalars, arguments
+    before = len(declaration.fixed)
+    op = declaration.trace(specs, autocast)
+    if len(declaration.fixed) > before:  # numbers that are constants from here on
+        return trace_call(declaration, values, autocast)
+    return op, specs, scalars, arguments
 
 
 def _constant(value: Any) -> Any:
