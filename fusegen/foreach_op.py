@@ -217,7 +217,8 @@ class ForEach:
         from fusegen.pytorch.calls.cached_call import Parameters
         from fusegen.pytorch.replay.list_reading import ListsRead
 
-        self._parameters = self._parameters or Parameters.of(self.op.declaration)
+        if self._parameters is None or self._parameters.is_outdated(self.op.declaration):
+            self._parameters = Parameters.of(self.op.declaration)
         read = ListsRead(lists.count, lists.outs is not None)
         for name, flag in zip(self._parameters.names, self._parameters.flags, strict=True):
             value = values[name]

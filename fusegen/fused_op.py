@@ -156,11 +156,7 @@ class FusedOp(Generic[P, R_co]):
         if is_usual:
             asked = self.declaration.autocast is not None
             autocast = framework.autocast(self.declaration, specs, values) if asked else None
-        known = len(self.declaration.fixed)
         op = self.declaration.trace(specs, autocast)
-        if len(self.declaration.fixed) > known:  # numbers that are constants from here on
-            self._forget_calls()
-            specs, scalars = self._specs(values, framework)
         if framework.name == "torch" and intercept.torch_is_unknown():
             results = self._unfused(op, values, scalars, out)
         else:
@@ -319,14 +315,10 @@ class FusedOp(Generic[P, R_co]):
         """
         self.declaration.set_gradient(function)
         self._runners.clear()
-        self._forget_calls()
-        return function
-
-    def _forget_calls(self) -> None:
-        """Of what the declaration says otherwise now."""
         self._cached = self._plans = None
         if "_registered" in self.__dict__:
             self.__dict__["_registered"].forget()
+        return function
 
     def show(self, /, *args: Any, which: str | None = None, **kwargs: Any) -> str:
         """Every stage as text: declared, derived, fused, scheduled, CUDA; of forward and backward, or of one pass."""

@@ -16,18 +16,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Parameters:
-    """An op's parameters: names, and which Python numbers are values of a call rather than constants of a plan."""
+    """An op's parameters: names, and which Python numbers are values of a call rather than constants of a plan.
+
+    ``fixed`` is how many numbers the declaration had asked for their values when this was read off it. Where it has
+    asked for more since, what was recorded before stays right: in such calls it asked for none of them.
+    """
 
     names: tuple[str, ...]
     flags: tuple[int, ...]
+    fixed: int = 0
 
     @classmethod
     def of(cls, declaration: Declaration) -> Parameters:
         """Where the op looks at its arguments itself (``prepare``), every number is a constant: it may be refused."""
-        names = tuple(declaration.signature.parameters)
+        names, fixed = tuple(declaration.signature.parameters), len(declaration.fixed)
         varies = declaration.is_runtime_number
         flags = tuple(FLOATS_VARY * varies(n, 0.5) + INTEGERS_VARY * varies(n, 1) for n in names)
-        return cls(names, (0,) * len(names) if declaration.prepare else flags)
+        return cls(names, (0,) * len(names) if declaration.prepare else flags, fixed)
+
+    def is_outdated(self, declaration: Declaration) -> bool:
+        """Whether the declaration has asked for more numbers since."""
+        return self.fixed != len(declaration.fixed)
 
     def varies(self, name: str, value: Any) -> bool:
         """Whether an argument is a number that is a value of the call."""

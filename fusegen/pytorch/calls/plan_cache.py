@@ -33,6 +33,7 @@ class PlanCache:
     """
 
     def __init__(self, declaration: Declaration, slow_path: Callable[..., Any], *, in_python: bool = False) -> None:
+        self.declaration = declaration
         self.parameters, self.prepared = Parameters.of(declaration), declaration.prepare is not None
         self.in_python = in_python
         self.module = None if in_python else native.module()
@@ -43,8 +44,9 @@ class PlanCache:
             self.call = self.module.Caller(slow_path, places, self.parameters.flags, MOST_PLANS)
 
     def is_outdated(self) -> bool:
-        """Whether the native module has arrived since."""
-        return self.module is None and not self.in_python and native.module() is not None
+        """Whether the native module has arrived since, or numbers have become constants."""
+        arrived = self.module is None and not self.in_python and native.module() is not None
+        return arrived or self.parameters.is_outdated(self.declaration)
 
     def insert(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], scalars: Mapping[str, Any],

@@ -8,7 +8,7 @@ Python itself find their plans before torch's dispatcher is asked (native/fusege
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,10 +29,11 @@ class RegisteredPlans:
     Args:
         name: of the op, which is defined.
         flags: for each argument of its schema, which Python numbers are values of a call (``cached_call.Parameters``).
+        is_outdated: whether that is no longer so. Then nothing more is recorded, since kernels keep their flags.
     """
 
-    def __init__(self, name: str, flags: Sequence[int]) -> None:
-        self.flags = tuple(flags)
+    def __init__(self, name: str, flags: Sequence[int], is_outdated: Callable[[], bool] = lambda: False) -> None:
+        self.flags, self.is_outdated = tuple(flags), is_outdated
         self.module = native.awaited()
         self.kernels = None
         if self.module is not None:
@@ -45,7 +46,9 @@ class RegisteredPlans:
 
     def has_pending_call(self) -> bool:
         """Whether the native kernels wait for a plan."""
-        return self.module is not None and bool(self.module.has_pending_call(self.kernels))
+        if self.module is None or self.is_outdated():
+            return False
+        return bool(self.module.has_pending_call(self.kernels))
 
     def forget(self) -> None:
         """Every plan."""

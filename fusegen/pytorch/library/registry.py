@@ -186,7 +186,10 @@ class Registered:
         self._implement(name, run, imagine, differentiated, vmapped)
         arguments = dispatched(packet, found.overload)._schema.arguments
         defaults = found.own({a.name: a.default_value for a in arguments if a.has_default_value()})
-        plans = self.plans[name] = RegisteredPlans(name, [*flags_of(self.declaration, found.names, defaults), 0])
+        known = len(self.declaration.fixed)
+        flags = [*flags_of(self.declaration, found.names, defaults), 0]
+        plans = RegisteredPlans(name, flags, lambda: known != len(self.declaration.fixed))
+        self.plans[name] = plans
 
     def _autocast(self, found: schema.Schema, device: str) -> Any:
         """The kernel that torch.autocast calls: it goes on to the overload that computes in the policy's dtype."""
