@@ -98,7 +98,8 @@ class _Meeting:
         first, second = set(leaves([a])), set(leaves([b]))
         first, second = first - second, second - first
         so_far = tuple(dim for at, dim in enumerate(self.dims) if at != position)
-        tensors: Iterable[Dims] = (*(dims for _, dims in self.tracer.tensors()), (*so_far, a), (*so_far, b))
+        each = (value.dims for value in self.values)  # an expanded one has dimensions that no tensor has
+        tensors: Iterable[Dims] = (*(dims for _, dims in self.tracer.tensors()), *each, (*so_far, a), (*so_far, b))
         for dims in tensors:
             axes = set(leaves(dims))
             if axes & first and axes & second:
