@@ -590,7 +590,7 @@ def expand(input: Like, *shape: Any) -> Value:
                 expected="-1 or its own size, of a dimension of size 1 any", fix="repeat elements: x.repeat(...)",
             )  # fmt: skip
         known = size.axis if isinstance(size, SizeOf) else None
-        own = {axis.find() for axis in dims if axis is not None}  # of which none comes to stand twice: x[None].expand(n, n)
+        own = {axis.find() for axis in dims if axis is not None}  # none comes to stand twice: x[None].expand(n, n)
         is_another = known is None or known.find() in own
         dims[place] = creation.axis_of(size, "expand") if is_another else known
     return Value(value.expr, value.dtype, tuple(dims), value.weak)

@@ -75,9 +75,16 @@ def signbit(input: Like) -> Value:
 @torchs("sinc", "special.sinc", numpy=["sinc"])
 def sinc(input: Like) -> Value:
     """``fg.sin(pi * x) / (pi * x)``, 1 at 0."""
-    value = _float(input)
-    is_zero, turned = elementwise("eq", value, 0), elementwise("mul", value, math.pi)
-    return _chosen(is_zero, 1.0, elementwise("div", elementwise("sin", turned), _chosen(is_zero, 1.0, turned)))
+    turned = elementwise("mul", _float(input), math.pi)
+    is_small, squared = elementwise("lt", elementwise("abs", turned), 0.5), elementwise("mul", turned, turned)
+    # Near zero the derivative of the quotient is a difference of two numbers of the size of 1 / x.
+    series = elementwise("mul", squared, -1 / math.factorial(15))
+    for power in range(12, -1, -2):
+        sign = -1 if power % 4 else 1
+        series = elementwise("add", series, sign / math.factorial(power + 1))
+        series = elementwise("mul", series, squared) if power else series
+    quotient = elementwise("div", elementwise("sin", turned), _chosen(is_small, 1.0, turned))
+    return _chosen(is_small, series, quotient)
 
 
 @torchs("special.ndtri")

@@ -7,7 +7,8 @@ the arithmetic of elements is told to be done as it is written:
 - Elements that are compared with their own maximum or minimum. What differs in its last bit equals its own maximum in
   one place only: no element would get the gradient, or be the one that argmax finds.
 - Quotients that are compared, or rounded to integers, where results are halves: divisions are approximate there, and a
-  number divided by itself is to be one.
+  number divided by itself is to be one. Likewise quotients and functions of which a root, a logarithm or an inverse
+  sine is taken: 1 - x / x is not to be negative.
 - Elements that are summed, and computed again for what divides by the sum. The gradient of a norm is what is left of a
   row when its own direction is taken out of it: nothing, where one element stands alone. A value whose terms cancel has
   few digits that a contraction does not change, so that nothing would become a number as large as the gradient. Here
@@ -25,15 +26,17 @@ the functions that elements of the first and of the last kind call are told apar
 from __future__ import annotations
 
 import functools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from operator import or_
 
 from fusegen.core.casts import is_from_float
-from fusegen.core.ir import SCAN, Axes, Call, Const, Expr, Op, Output, Reduce, is_call, rebuild, walk
+from fusegen.core.ir import SCAN, Axes, Call, Expr, Op, Operand, Output, Reduce, is_call, rebuild, refs, walk
 from fusegen.core.scans import axis_of, parts
 from fusegen.core.subexpressions import rewritten
 from fusegen.declare.table import AS_WRITTEN, Kind, lookup
+from fusegen.derive.reciprocals import least_values
 
 # What gives the same bits wherever it is computed: it rounds nothing.
 _EXACT = frozenset({
@@ -244,16 +247,38 @@ def as_written(op: Op, *, split: bool = False) -> Op:
     functions = _told_apart(exact | exponents) if split else set()
     roots = [item.expr for item in (*reduces, *outputs)]
     exact |= _rounding(again, exponents, half=op.is_half) | set(filter(_is_contracted, _from_maximum(roots)))
-    exact |= _quotients_of_steps(roots) if op.is_half else set()
+    if op.is_half or split:
+        near = _beside_edges(roots, op.operands)
+        exact |= _quotients_of_steps(roots) | {node for node in near if _is_quotient(node)}
+        functions |= _told_apart(near)
     return rewritten(op, _Marking(exact, functions).of) if exact or functions else op
 
 
 def _rounding(elements: Iterable[Expr], exponents: Iterable[Expr], *, half: bool) -> set[Expr]:
     """What of the elements of sums, and of exponents among them, would have other last bits in another place."""
-    # By a literal they are products with its reciprocal, everywhere.
-    quotients = {node for node in exponents if is_call(node, "div") and not isinstance(node.args[1], Const)}
-    quotients = quotients if half else set()
+    quotients = set(filter(_is_quotient, exponents)) if half else set()
     return {node for node in elements if _is_contracted(node)} | quotients
+
+
+def _is_quotient(node: Expr) -> bool:
+    """Whether kernels of halves divide approximately: not by a number, of elements or another."""
+    return is_call(node, "div") and bool(refs(node.args[1]))
+
+
+def _beside_edges(roots: Sequence[Expr], operands: Sequence[Operand]) -> set[Expr]:
+    """What functions are of that have no value on one side of a number, as far as it may come to lie there."""
+    edges = {node: edge for node in walk(roots) if isinstance(node, Call) and (edge := _edge_of(node)) is not None}
+    least = least_values(edges, operands) if edges else {}
+    beside = [node.args[0] for node, edge in edges.items() if not least[node.args[0]] >= edge]
+    return {node for node in walk(beside) if node.dtype.is_float}
+
+
+def _edge_of(node: Call) -> float | None:
+    """From where on a function has values; plus infinity where it has none on the other side either."""
+    if node.function.removesuffix(AS_WRITTEN) in ("pow", "xlogy"):
+        return 0.0
+    low, high = lookup(node.function).domain
+    return None if low == -math.inf else low if high == math.inf else math.inf
 
 
 def _told_apart(nodes: Iterable[Expr]) -> set[Expr]:

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 import sympy as sp
+from sympy.core.cache import cacheit
 
 from fusegen.core.casts import converted, is_between_floats
 from fusegen.core.dtypes import DType, bool_, float32
@@ -80,11 +81,21 @@ def _from_sympys_own(row: Function, args: tuple[Expr, ...]) -> list[Expr | None]
     return found
 
 
+@cacheit  # type: ignore[untyped-decorator]
+def _derivative(expr: Any, symbol: Any) -> Any:
+    """What ``expr.diff(symbol)`` is. Sympy's own also asks of each result whether it is zero, which takes it long."""
+    return expr._eval_derivative(symbol) if symbol in expr.free_symbols else sp.Integer(0)
+
+
 class _Opaque(sp.Function):  # type: ignore[misc]
     """A row of the table inside sympy."""
 
     row: Function
     detail: Detail
+
+    def _eval_derivative(self, symbol: Any) -> Any:
+        inner = [_derivative(arg, symbol) for arg in self.args]
+        return sp.Add(*(self.fdiff(place) * one for place, one in enumerate(inner, start=1) if one != 0))
 
     def fdiff(self, argindex: int = 1) -> Any:
         dtype = float32  # only literals take it, and their text does not depend on it
@@ -113,46 +124,42 @@ class _Where(sp.Function):  # type: ignore[misc]
 
     def _eval_derivative(self, symbol: Any) -> Any:
         condition, a, b = self.args
-        return _Where(condition, a.diff(symbol), b.diff(symbol))
+        return _Where(condition, _derivative(a, symbol), _derivative(b, symbol))
 
 
 class _Kept(sp.Function):  # type: ignore[misc]
-    """Arithmetic that sympy would simplify away, as floats do not: ``(x + 1e8) - 1e8``, ``0 * x``.
+    """Arithmetic as a declaration has written it; its derivative is that of its operands.
 
-    Stands for the value as it was written; its derivative is that of its operands.
+    To sympy ``0.1 * (x - y)`` is ``0.1 * x - 0.1 * y``, ``(x - z) + b`` is ``x + b - z``, ``(x * s)**4`` is
+    ``s**4 * x**4``, and ``(x + 1e8) - 1e8`` is ``x``. In floats the differences of near values are lost by the first
+    two, the third overflows, and the last is something else.
     """
 
     function: str
     operands: tuple[Any, ...]
     exponent: int
+    derivatives: dict[Any, Any]  # Found so far. Sympy remembers those of its own classes; values share operands.
 
     def _eval_derivative(self, symbol: Any) -> Any:
+        if symbol not in self.derivatives:
+            self.derivatives[symbol] = self._by(symbol)
+        return self.derivatives[symbol]
+
+    def _by(self, symbol: Any) -> Any:
         match self.function, self.operands:
             case "neg", (a,):
-                return -a.diff(symbol)
+                return -_derivative(a, symbol)
             case "powi", (a,):
-                return self.exponent * a ** (self.exponent - 1) * a.diff(symbol)
+                return self.exponent * a ** (self.exponent - 1) * _derivative(a, symbol)
             case "add", (a, b):
-                return a.diff(symbol) + b.diff(symbol)
+                return _derivative(a, symbol) + _derivative(b, symbol)
             case "sub", (a, b):
-                return a.diff(symbol) - b.diff(symbol)
+                return _derivative(a, symbol) - _derivative(b, symbol)
             case "mul", (a, b):
-                return a.diff(symbol) * b + a * b.diff(symbol)
+                return _derivative(a, symbol) * b + a * _derivative(b, symbol)
             case _, (a, b):
-                return a.diff(symbol) / b - a * b.diff(symbol) / b**2
+                return _derivative(a, symbol) / b - a * _derivative(b, symbol) / b**2
         raise AssertionError(self.function)
-
-
-def _loses(node: Call, args: Sequence[Any], result: Any) -> bool:
-    """Whether sympy dropped something: a symbol, or constants of opposite signs that met in a sum."""
-    if set().union(*(arg.free_symbols for arg in args)) != result.free_symbols:
-        return True
-    if node.function not in ("add", "sub"):
-        return False
-    signs = [arg.as_coeff_Add()[0] for arg in args]
-    if node.function == "sub":
-        signs[1] = -signs[1]
-    return bool(signs[0] * signs[1] < 0)
 
 
 class _Cast(sp.Function):  # type: ignore[misc]
@@ -161,8 +168,8 @@ class _Cast(sp.Function):  # type: ignore[misc]
     detail: Detail
     target: DType
 
-    def fdiff(self, argindex: int = 1) -> Any:
-        return sp.Integer(1)
+    def _eval_derivative(self, symbol: Any) -> Any:
+        return _derivative(self.args[0], symbol)
 
 
 @cache
@@ -181,7 +188,7 @@ class Bridge:
     """Converts expressions to sympy and back, remembering which symbol stands for what.
 
     ``faithful``: for what a declaration says, as opposed to a row's derivative: conditions stay whole, and arithmetic
-    that sympy would simplify away is kept.
+    is kept as it is written.
     """
 
     def __init__(self, faithful: bool = False) -> None:
@@ -215,13 +222,18 @@ class Bridge:
             result = _arithmetic(node, args)
             if self.faithful and result.is_finite is False:  # of numbers alone: 0 ** -1
                 return self._opaque(node)
-            return self._kept(node, args, result) if self.faithful and _loses(node, args, result) else result
+            return self._kept(node, args, result) if self.faithful else result
         if node.function == "cast":
             return _cast(node.dtype, node.detail)(*args) if is_between_floats(node) else self._opaque(node)
         return _function(node.function, node.detail)(*args)
 
     def _kept(self, node: Call, args: Sequence[Any], result: Any) -> Any:
-        fields = {"function": node.function, "operands": tuple(args), "exponent": node.detail}
+        fields: dict[str, Any] = {
+            "function": node.function,
+            "operands": tuple(args),
+            "exponent": node.detail,
+            "derivatives": {},
+        }
         symbols = sorted(set().union(*(arg.free_symbols for arg in args)), key=lambda symbol: symbol.name)
         if not symbols:
             return result
@@ -321,7 +333,11 @@ def _sum(node: Any, convert: Any) -> Expr:
         return -_chain("add", [convert(term) for term in negative])
     total = _chain("add", [convert(term) for term in positive])
     for term in negative:
-        total = _chain("sub", [total, convert(term)])
+        match total, (taken := convert(term)):
+            case Const(value), Call("sub", (Const(other), left)) if value == other:  # 1 - (1 - w)
+                total = left
+            case _:
+                total = _chain("sub", [total, taken])
     return total
 
 
@@ -390,7 +406,7 @@ def partials(root: Expr, wanted: Sequence[Ref]) -> dict[Ref, Expr]:
     found: dict[Ref, Expr] = {}
     for ref in wanted:
         if ref in symbols:
-            derivative = sp.diff(expr, symbols[ref])
+            derivative = _derivative(expr, symbols[ref])
             if derivative != 0:
                 found[ref] = bridge.to_expr(derivative, root.dtype)
     return found

@@ -4,9 +4,9 @@
 // geglu, backward                                             declared in ops/gated.py
 //   prod_gate = -0.7071067811865476 * gate
 //   exp_value = exp(-prod_gate^2)
-//   prod = 0.3989422804014327 * gate * value * exp_value
 //   erfc_value = erfc(prod_gate)
-//   d_gate = d_out * (prod + 0.5 * value * erfc_value)
+//   prod_value = value * (0.3989422804014327 * gate * exp_value + 0.5 * erfc_value)
+//   d_gate = d_out * prod_value
 //   d_value = d_out * (0.5 * gate * erfc_value)
 // elementwise: 8 elements a thread, everything lies side by side
 extern "C" __global__ __launch_bounds__(256)
@@ -33,9 +33,9 @@ void geglu_backward_bf16(const bf16* __restrict__ gate_ptr,   // [D0, D1]
     const float d_out = d_out_v[k];
     const float prod_gate = -0.7071067811865476f * gate;
     const float exp_value = fg::fast_exp_below(-(prod_gate * prod_gate));
-    const float prod = 0.3989422804014327f * gate * value * exp_value;
     const float erfc_value = fg::fast_erfc(prod_gate);
-    d_gate_v[k] = d_out * (prod + 0.5f * value * erfc_value);
+    const float prod_value = value * (0.3989422804014327f * gate * exp_value + 0.5f * erfc_value);
+    d_gate_v[k] = d_out * prod_value;
     d_value_v[k] = d_out * (0.5f * gate * erfc_value);
   }
   fg::store_vector<8>(d_gate_ptr + at, d_gate_v);

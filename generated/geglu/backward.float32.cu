@@ -2,10 +2,11 @@
 #include "fusegen.cuh"
 
 // geglu, backward                                             declared in ops/gated.py
-//   exp_value = exp(-(0.5 * gate^2))
-//   prod = 0.3989422804014327 * gate * value * exp_value
-//   erfc_value = erfc(-0.7071067811865476 * gate)
-//   d_gate = d_out * (prod + 0.5 * value * erfc_value)
+//   prod_gate = -0.7071067811865476 * gate
+//   exp_value = exp(-prod_gate^2)
+//   erfc_value = erfc(prod_gate)
+//   prod_value = value * (0.3989422804014327 * gate * exp_value + 0.5 * erfc_value)
+//   d_gate = d_out * prod_value
 //   d_value = d_out * (0.5 * gate * erfc_value)
 // elementwise: 4 elements a thread, everything lies side by side
 extern "C" __global__ __launch_bounds__(256)
@@ -30,10 +31,11 @@ void geglu_backward_f32(const float* __restrict__ gate_ptr,   // [D0, D1]
     const float gate = gate_v[k];
     const float value = value_v[k];
     const float d_out = d_out_v[k];
-    const float exp_value = expf(-(0.5f * (gate * gate)));
-    const float prod = 0.3989422804014327f * gate * value * exp_value;
-    const float erfc_value = erfcf(-0.7071067811865476f * gate);
-    d_gate_v[k] = d_out * (prod + 0.5f * value * erfc_value);
+    const float prod_gate = -0.7071067811865476f * gate;
+    const float exp_value = expf(-(prod_gate * prod_gate));
+    const float erfc_value = erfcf(prod_gate);
+    const float prod_value = value * (0.3989422804014327f * gate * exp_value + 0.5f * erfc_value);
+    d_gate_v[k] = d_out * prod_value;
     d_value_v[k] = d_out * (0.5f * gate * erfc_value);
   }
   fg::store_vector<4>(d_gate_ptr + at, d_gate_v);

@@ -4,8 +4,8 @@
 // gelu, backward                                              declared in ops/activations.py
 //   prod_input = -0.7071067811865476 * input
 //   exp_value = exp(-prod_input^2)
-//   prod = 0.5 * erfc(prod_input)
-//   d_input = d_out * (0.3989422804014327 * input * exp_value + prod)
+//   prod = 0.3989422804014327 * input * exp_value
+//   d_input = d_out * (prod + 0.5 * erfc(prod_input))
 // elementwise: 8 elements a thread, everything lies side by side
 extern "C" __global__ __launch_bounds__(256)
 void gelu_backward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
@@ -26,8 +26,8 @@ void gelu_backward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
     const float d_out = d_out_v[k];
     const float prod_input = -0.7071067811865476f * input;
     const float exp_value = fg::fast_exp_below(-(prod_input * prod_input));
-    const float prod = 0.5f * fg::fast_erfc(prod_input);
-    d_input_v[k] = d_out * (0.3989422804014327f * input * exp_value + prod);
+    const float prod = 0.3989422804014327f * input * exp_value;
+    d_input_v[k] = d_out * (prod + 0.5f * fg::fast_erfc(prod_input));
   }
   fg::store_vector<8>(d_input_ptr + at, d_input_v);
 }

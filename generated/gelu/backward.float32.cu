@@ -2,9 +2,10 @@
 #include "fusegen.cuh"
 
 // gelu, backward                                              declared in ops/activations.py
-//   exp_value = exp(-(0.5 * input^2))
-//   prod = 0.5 * erfc(-0.7071067811865476 * input)
-//   d_input = d_out * (0.3989422804014327 * input * exp_value + prod)
+//   prod_input = -0.7071067811865476 * input
+//   exp_value = exp(-prod_input^2)
+//   prod = 0.3989422804014327 * input * exp_value
+//   d_input = d_out * (prod + 0.5 * erfc(prod_input))
 // elementwise: 4 elements a thread, everything lies side by side
 extern "C" __global__ __launch_bounds__(256)
 void gelu_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
@@ -23,9 +24,10 @@ void gelu_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
   for (int k = 0; k < 4; ++k) {
     const float input = input_v[k];
     const float d_out = d_out_v[k];
-    const float exp_value = expf(-(0.5f * (input * input)));
-    const float prod = 0.5f * erfcf(-0.7071067811865476f * input);
-    d_input_v[k] = d_out * (0.3989422804014327f * input * exp_value + prod);
+    const float prod_input = -0.7071067811865476f * input;
+    const float exp_value = expf(-(prod_input * prod_input));
+    const float prod = 0.3989422804014327f * input * exp_value;
+    d_input_v[k] = d_out * (prod + 0.5f * erfcf(prod_input));
   }
   fg::store_vector<4>(d_input_ptr + at, d_input_v);
 }

@@ -7,8 +7,10 @@
 //   distance = abs(d)
 //   above_distance_delta = distance > delta
 //   prod_delta = delta * sign(d)
-//   d_input = prod_d_out * where(above_distance_delta, prod_delta, d)
-//   d_target = prod_d_out * where(above_distance_delta, -prod_delta, target - input)
+//   prod_d = 0.5 * d
+//   sum = prod_d + prod_d
+//   d_input = prod_d_out * where(above_distance_delta, prod_delta, sum)
+//   d_target = prod_d_out * where(above_distance_delta, -prod_delta, -sum)
 // elementwise: 4 elements a thread; d_out the same for all
 extern "C" __global__ __launch_bounds__(256)
 void huber_loss_backward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
@@ -36,8 +38,10 @@ void huber_loss_backward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
     const float distance = fg::abs(d);
     const bool above_distance_delta = distance > delta;
     const float prod_delta = delta * fg::sign(d);
-    d_input_v[k] = prod_d_out * (above_distance_delta ? prod_delta : d);
-    d_target_v[k] = prod_d_out * (above_distance_delta ? -prod_delta : target - input);
+    const float prod_d = 0.5f * d;
+    const float sum = prod_d + prod_d;
+    d_input_v[k] = prod_d_out * (above_distance_delta ? prod_delta : sum);
+    d_target_v[k] = prod_d_out * (above_distance_delta ? -prod_delta : -sum);
   }
   fg::store_vector<4>(d_input_ptr + at, d_input_v);
   fg::store_vector<4>(d_target_ptr + at, d_target_v);

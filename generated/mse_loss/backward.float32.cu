@@ -2,11 +2,9 @@
 #include "fusegen.cuh"
 
 // mse_loss, backward                                          declared in ops/losses.py
-//   prod_d_out = d_out * (1 / float32(D0 * D1))
-//   prod_input = 2 * input
-//   prod_target = 2 * target
-//   d_input = prod_d_out * (prod_input - prod_target)
-//   d_target = prod_d_out * (prod_target - prod_input)
+//   d = input - target
+//   d_input = d_out * (1 / float32(D0 * D1)) * (2 * d)
+//   d_target = -d_input
 // elementwise: 4 elements a thread; d_out the same for all
 extern "C" __global__ __launch_bounds__(256)
 void mse_loss_backward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
@@ -29,11 +27,10 @@ void mse_loss_backward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
   for (int k = 0; k < 4; ++k) {
     const float input = input_v[k];
     const float target = target_v[k];
-    const float prod_d_out = d_out * fg::divide_by_count(1.0f, float(D0 * D1));
-    const float prod_input = 2.0f * input;
-    const float prod_target = 2.0f * target;
-    d_input_v[k] = prod_d_out * (prod_input - prod_target);
-    d_target_v[k] = prod_d_out * (prod_target - prod_input);
+    const float d = input - target;
+    const float d_input = d_out * fg::divide_by_count(1.0f, float(D0 * D1)) * (2.0f * d);
+    d_input_v[k] = d_input;
+    d_target_v[k] = -d_input;
   }
   fg::store_vector<4>(d_input_ptr + at, d_input_v);
   fg::store_vector<4>(d_target_ptr + at, d_target_v);

@@ -9,44 +9,41 @@
 //   value = float32(D2 * D3 * D4)
 //   mean = total / value
 //   rstd = rsqrt(deviation / value + eps)
-//   power_rstd = rstd^2
-//   prod_power_rstd = 0.5 * power_rstd
+//   power_rstd = rstd^3
 //   ratio_value = 1 / value
-//   prod_2 = 0.19947114020071635 * rstd^4 * ratio_value
-//   prod_3 = 0.25 * rstd^3 * ratio_value
-//   prod_power_rstd_2 = 0.3989422804014327 * power_rstd
-//   prod_5 = prod_power_rstd_2 * ratio_value
-//   prod_rstd = 0.5 * rstd
-//   prod_6 = prod_rstd * ratio_value
+//   prod_2 = 0.3989422804014327 * power_rstd * ratio_value
+//   prod_3 = 0.25 * power_rstd * ratio_value
+//   prod_rstd = 0.7978845608028654 * rstd
+//   prod_5 = prod_rstd * ratio_value
+//   prod_rstd_2 = 0.5 * rstd
+//   prod_6 = prod_rstd_2 * ratio_value
 //   total_2 = input + bias + residual
 //   diff_total_2_mean = total_2 - mean
-//   power = diff_total_2_mean^2
-//   power_weight = weight^2
-//   exp_value = exp(-(power_weight * power * prod_power_rstd))
-//   prod = power_weight * exp_value
 //   y = diff_total_2_mean * rstd
 //   result_ = y * weight
-//   erfc_value = erfc(-0.7071067811865476 * result_)
+//   prod_result = 0.5 * result_
+//   prod_result_2 = -0.7071067811865476 * result_
+//   exp_value = exp(-prod_result_2^2)
+//   prod = prod_result * exp_value
+//   prod_weight = weight * prod
+//   erfc_value = erfc(prod_result_2)
 //   prod_weight_erfc_value = weight * erfc_value
 //   prod_4 = diff_total_2_mean * prod_weight_erfc_value * prod_3
-//   sum = power * prod * prod_2 + prod_4
-//   prod_diff_total_2_mean = diff_total_2_mean * prod
-//   sum_2 = prod_diff_total_2_mean * prod_5 + prod_weight_erfc_value * prod_6
-//   d_deviation = sum[d2, d3, d4](-(d_out * sum))
-//   d_total = sum[d2, d3, d4](-(d_out * sum_2))
-//   prod_4_2 = prod_diff_total_2_mean * prod_power_rstd_2
-//   prod_rstd_2 = prod_weight_erfc_value * prod_rstd
-//   prod_diff_total_2_mean_2 = diff_total_2_mean * (2 * d_deviation)
-//   sum_2_2 = d_out * (prod_4_2 + prod_rstd_2) + prod_diff_total_2_mean_2
-//   d_input = sum_2_2 + d_total
-//   prod_5_2 = weight * power * exp_value * prod_power_rstd_2
+//   d_deviation = sum[d2, d3, d4](-(d_out * (diff_total_2_mean * prod_weight * prod_2 + prod_4)))
+//   d_total = sum[d2, d3, d4](-(d_out * (prod_weight * prod_5 + prod_weight_erfc_value * prod_6)))
+//   prod_3_2 = prod_weight * prod_rstd
+//   prod_rstd_3 = prod_weight_erfc_value * prod_rstd_2
+//   prod_diff_total_2_mean = diff_total_2_mean * (2 * d_deviation)
+//   sum = d_out * (prod_3_2 + prod_rstd_3) + prod_diff_total_2_mean
+//   d_input = sum + d_total
+//   prod_4_2 = y * prod * 0.7978845608028654
 //   sum_d_bias = sum[d3, d4](d_input)
-//   sum_d_weight = sum[d3, d4](d_out * (prod_5_2 + diff_total_2_mean * erfc_value * prod_rstd))
+//   sum_d_weight = sum[d3, d4](d_out * (prod_4_2 + y * erfc_value * 0.5))
 //   sum_d_bias_by_share = sum_d_bias
 //   sum_d_weight_by_share = sum_d_weight
-// rows: 4 blocks of 224 threads a row over D2, D3, D4, which stays in shared memory: read once; erfc_value, exp_value
-//     kept between its traversals; leaves sum_d_bias_by_share, sum_d_weight_by_share, a number for each run over D3,
-//     D4, which a second kernel adds up over rows
+// rows: 4 blocks of 224 threads a row over D2, D3, D4, which stays in shared memory: read once; erfc_value, prod kept
+//     between its traversals; leaves sum_d_bias_by_share, sum_d_weight_by_share, a number for each run over D3, D4,
+//     which a second kernel adds up over rows
 extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(224, 4)
 void residual_bias_group_norm_gelu_backward_f32_d_input(
     const float* __restrict__ input_ptr,            // [D0, D1, D2, D3, D4]
@@ -103,19 +100,18 @@ void residual_bias_group_norm_gelu_backward_f32_d_input(
   const float value = float(D2 * D3 * D4);
   const float mean = fg::divide(total, value);
   const float rstd = rsqrtf(fg::divide(deviation, value) + eps);
-  const float power_rstd = rstd * rstd;
-  const float prod_power_rstd = 0.5f * power_rstd;
+  const float power_rstd = rstd * rstd * rstd;
   const float ratio_value = fg::divide(1.0f, value);
-  const float prod_2 = 0.19947114020071635f * fg::powi<4>(rstd) * ratio_value;
-  const float prod_3 = 0.25f * (rstd * rstd * rstd) * ratio_value;
-  const float prod_power_rstd_2 = 0.3989422804014327f * power_rstd;
-  const float prod_5 = prod_power_rstd_2 * ratio_value;
-  const float prod_rstd = 0.5f * rstd;
-  const float prod_6 = prod_rstd * ratio_value;
+  const float prod_2 = 0.3989422804014327f * power_rstd * ratio_value;
+  const float prod_3 = 0.25f * power_rstd * ratio_value;
+  const float prod_rstd = 0.7978845608028654f * rstd;
+  const float prod_5 = prod_rstd * ratio_value;
+  const float prod_rstd_2 = 0.5f * rstd;
+  const float prod_6 = prod_rstd_2 * ratio_value;
 
   float d_deviation = 0;
   float d_total = 0;
-  fg::Vec<float, 4> exp_value_row[2];
+  fg::Vec<float, 4> prod_row[2];
   fg::Vec<float, 4> erfc_value_row[2];
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
@@ -136,22 +132,20 @@ void residual_bias_group_norm_gelu_backward_f32_d_input(
       const float d_out = d_out_v[k];
       const float total_2 = input + bias + residual;
       const float diff_total_2_mean = total_2 - mean;
-      const float power = diff_total_2_mean * diff_total_2_mean;
-      const float power_weight = weight * weight;
-      const float exp_value = expf(-(power_weight * power * prod_power_rstd));
-      exp_value_row[part][k] = exp_value;
-      const float prod = power_weight * exp_value;
       const float y = diff_total_2_mean * rstd;
       const float result_ = y * weight;
-      const float erfc_value = erfcf(-0.7071067811865476f * result_);
+      const float prod_result = 0.5f * result_;
+      const float prod_result_2 = -0.7071067811865476f * result_;
+      const float exp_value = expf(-(prod_result_2 * prod_result_2));
+      const float prod = prod_result * exp_value;
+      prod_row[part][k] = prod;
+      const float prod_weight = weight * prod;
+      const float erfc_value = erfcf(prod_result_2);
       erfc_value_row[part][k] = erfc_value;
       const float prod_weight_erfc_value = weight * erfc_value;
       const float prod_4 = diff_total_2_mean * prod_weight_erfc_value * prod_3;
-      const float sum = power * prod * prod_2 + prod_4;
-      const float prod_diff_total_2_mean = diff_total_2_mean * prod;
-      const float sum_2 = prod_diff_total_2_mean * prod_5 + prod_weight_erfc_value * prod_6;
-      d_deviation -= (d_out * sum);
-      d_total -= (d_out * sum_2);
+      d_deviation -= (d_out * (diff_total_2_mean * prod_weight * prod_2 + prod_4));
+      d_total -= (d_out * (prod_weight * prod_5 + prod_weight_erfc_value * prod_6));
     }
   }
   fg::cluster_sum<224, 0>(link, d_deviation, d_total);
@@ -178,22 +172,20 @@ void residual_bias_group_norm_gelu_backward_f32_d_input(
       const float d_out = d_out_v[k];
       const float total_2 = input + bias + residual;
       const float diff_total_2_mean = total_2 - mean;
-      const float power = diff_total_2_mean * diff_total_2_mean;
-      const float power_weight = weight * weight;
-      const float exp_value = exp_value_row[part][k];
-      const float prod = power_weight * exp_value;
+      const float y = diff_total_2_mean * rstd;
+      const float prod = prod_row[part][k];
+      const float prod_weight = weight * prod;
       const float erfc_value = erfc_value_row[part][k];
       const float prod_weight_erfc_value = weight * erfc_value;
-      const float prod_diff_total_2_mean = diff_total_2_mean * prod;
-      const float prod_4_2 = prod_diff_total_2_mean * prod_power_rstd_2;
-      const float prod_rstd_2 = prod_weight_erfc_value * prod_rstd;
-      const float prod_diff_total_2_mean_2 = diff_total_2_mean * (2.0f * d_deviation);
-      const float sum_2_2 = d_out * (prod_4_2 + prod_rstd_2) + prod_diff_total_2_mean_2;
-      const float d_input = sum_2_2 + d_total;
-      const float prod_5_2 = weight * power * exp_value * prod_power_rstd_2;
+      const float prod_3_2 = prod_weight * prod_rstd;
+      const float prod_rstd_3 = prod_weight_erfc_value * prod_rstd_2;
+      const float prod_diff_total_2_mean = diff_total_2_mean * (2.0f * d_deviation);
+      const float sum = d_out * (prod_3_2 + prod_rstd_3) + prod_diff_total_2_mean;
+      const float d_input = sum + d_total;
+      const float prod_4_2 = y * prod * 0.7978845608028654f;
       d_input_v[k] = d_input;
       sum_d_bias_part += d_input;
-      sum_d_weight_part += d_out * (prod_5_2 + diff_total_2_mean * erfc_value * prod_rstd);
+      sum_d_weight_part += d_out * (prod_4_2 + y * erfc_value * 0.5f);
     }
     const int d_input_at = j0 * d_input_stride0 + j1 * d_input_stride1 + j2 * d_input_stride2 + j3;
     fg::store_vector<4>(d_input_ptr + d_input_at, d_input_v);

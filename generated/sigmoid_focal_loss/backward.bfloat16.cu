@@ -3,12 +3,12 @@
 
 // sigmoid_focal_loss, backward                                declared in ops/likelihoods.py
 //   same_gamma = gamma == 0
+//   sigmoid_inputs = sigmoid_rn(inputs)
 //   diff_targets = 1 - targets
+//   prod = (1 - sigmoid_inputs) * diff_targets * sigmoid_inputs
+//   sigmoid_value = sigmoid_rn(-inputs)
 //   diff = diff_targets * inputs - logsigmoid(inputs)
-//   sigmoid_inputs = sigmoid(inputs)
-//   prod = diff_targets * (1 - sigmoid_inputs) * sigmoid_inputs
-//   sigmoid_value = sigmoid(-inputs)
-//   prod_diff = diff * (prod - targets * (1 - sigmoid_value) * sigmoid_value)
+//   prod_diff = (prod - targets * (1 - sigmoid_value) * sigmoid_value) * diff
 //   above = float32(alpha) >= 0
 //   value = float32(1 - alpha)
 //   prod_2 = value * diff_targets
@@ -17,14 +17,14 @@
 //   prod_2_2 = sigmoid_inputs * diff_targets
 //   missed = prod_2_2 + sigmoid_value * targets
 //   prod_gamma = gamma * pow(missed, gamma - 1)
+//   chosen = where(same_gamma, 0, prod_diff * weight * prod_gamma)
 //   pow_missed_gamma = pow(missed, gamma)
-//   prod_weight = (diff_targets - sigmoid_value) * pow_missed_gamma * weight
-//   sum_2 = where(same_gamma, 0, prod_diff * weight * prod_gamma) + prod_weight
-//   prod_3 = diff * (sigmoid_value - sigmoid_inputs) * weight * prod_gamma
-//   chosen = where(above, diff * pow_missed_gamma * (float32(alpha) - value), 0)
-//   prod_weight_2 = inputs * pow_missed_gamma * weight
-//   d_inputs = d_loss * sum_2
-//   d_targets = d_loss * (where(same_gamma, 0, prod_3) + chosen - prod_weight_2)
+//   prod_weight = weight * pow_missed_gamma
+//   prod_diff_2 = (sigmoid_value - sigmoid_inputs) * weight * prod_gamma * diff
+//   chosen_2 = where(above, pow_missed_gamma * (float32(alpha) - value) * diff, 0)
+//   diff_2 = where(same_gamma, 0, prod_diff_2) + chosen_2 - inputs * prod_weight
+//   d_inputs = d_loss * (chosen + (diff_targets - sigmoid_value) * prod_weight)
+//   d_targets = d_loss * diff_2
 // elementwise: 8 elements a thread, everything lies side by side
 extern "C" __global__ __launch_bounds__(256)
 void sigmoid_focal_loss_backward_bf16(const bf16* __restrict__ inputs_ptr,   // [D0, D1]
@@ -49,12 +49,12 @@ void sigmoid_focal_loss_backward_bf16(const bf16* __restrict__ inputs_ptr,   // 
     const float targets = targets_v[k];
     const float d_loss = d_loss_v[k];
     const bool same_gamma = gamma_ == 0.0f;
+    const float sigmoid_inputs = fg::sigmoid(inputs);
     const float diff_targets = 1.0f - targets;
+    const float prod = (1.0f - sigmoid_inputs) * diff_targets * sigmoid_inputs;
+    const float sigmoid_value = fg::sigmoid(-inputs);
     const float diff = diff_targets * inputs - fg::fast_logsigmoid(inputs);
-    const float sigmoid_inputs = fg::fast_sigmoid(inputs);
-    const float prod = diff_targets * (1.0f - sigmoid_inputs) * sigmoid_inputs;
-    const float sigmoid_value = fg::fast_sigmoid(-inputs);
-    const float prod_diff = diff * (prod - targets * (1.0f - sigmoid_value) * sigmoid_value);
+    const float prod_diff = (prod - targets * (1.0f - sigmoid_value) * sigmoid_value) * diff;
     const bool above = float(alpha) >= 0.0f;
     const float value = float(1.0 - alpha);
     const float prod_2 = value * diff_targets;
@@ -63,14 +63,14 @@ void sigmoid_focal_loss_backward_bf16(const bf16* __restrict__ inputs_ptr,   // 
     const float prod_2_2 = sigmoid_inputs * diff_targets;
     const float missed = prod_2_2 + sigmoid_value * targets;
     const float prod_gamma = gamma_ * fg::fast_pow(missed, gamma_ - 1.0f);
+    const float chosen = same_gamma ? 0.0f : prod_diff * weight * prod_gamma;
     const float pow_missed_gamma = fg::fast_pow(missed, gamma_);
-    const float prod_weight = (diff_targets - sigmoid_value) * pow_missed_gamma * weight;
-    const float sum_2 = (same_gamma ? 0.0f : prod_diff * weight * prod_gamma) + prod_weight;
-    const float prod_3 = diff * (sigmoid_value - sigmoid_inputs) * weight * prod_gamma;
-    const float chosen = above ? diff * pow_missed_gamma * (float(alpha) - value) : 0.0f;
-    const float prod_weight_2 = inputs * pow_missed_gamma * weight;
-    d_inputs_v[k] = d_loss * sum_2;
-    d_targets_v[k] = d_loss * ((same_gamma ? 0.0f : prod_3) + chosen - prod_weight_2);
+    const float prod_weight = weight * pow_missed_gamma;
+    const float prod_diff_2 = (sigmoid_value - sigmoid_inputs) * weight * prod_gamma * diff;
+    const float chosen_2 = above ? pow_missed_gamma * (float(alpha) - value) * diff : 0.0f;
+    const float diff_2 = (same_gamma ? 0.0f : prod_diff_2) + chosen_2 - inputs * prod_weight;
+    d_inputs_v[k] = d_loss * (chosen + (diff_targets - sigmoid_value) * prod_weight);
+    d_targets_v[k] = d_loss * diff_2;
   }
   fg::store_vector<8>(d_inputs_ptr + at, d_inputs_v);
   fg::store_vector<8>(d_targets_ptr + at, d_targets_v);

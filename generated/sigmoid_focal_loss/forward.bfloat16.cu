@@ -6,8 +6,8 @@
 //   prod = float32(1 - alpha) * diff_targets
 //   sum = float32(alpha) * targets + prod
 //   weight = where(float32(alpha) >= 0, sum, 1)
-//   prod_2 = sigmoid(inputs) * diff_targets
-//   missed = prod_2 + sigmoid(-inputs) * targets
+//   prod_2 = sigmoid_rn(inputs) * diff_targets
+//   missed = prod_2 + sigmoid_rn(-inputs) * targets
 //   diff = diff_targets * inputs - logsigmoid(inputs)
 //   loss = weight * pow(missed, gamma) * diff
 // elementwise: 8 elements a thread, everything lies side by side
@@ -32,8 +32,8 @@ void sigmoid_focal_loss_forward_bf16(const bf16* __restrict__ inputs_ptr,   // [
     const float prod = float(1.0 - alpha) * diff_targets;
     const float sum = float(alpha) * targets + prod;
     const float weight = float(alpha) >= 0.0f ? sum : 1.0f;
-    const float prod_2 = fg::fast_sigmoid(inputs) * diff_targets;
-    const float missed = prod_2 + fg::fast_sigmoid(-inputs) * targets;
+    const float prod_2 = fg::sigmoid(inputs) * diff_targets;
+    const float missed = prod_2 + fg::sigmoid(-inputs) * targets;
     const float diff = diff_targets * inputs - fg::fast_logsigmoid(inputs);
     loss_v[k] = weight * fg::fast_pow(missed, gamma_) * diff;
   }

@@ -13,9 +13,9 @@
 // swiglu_mlp, backward between 1                              declared in ops/mlps.py
 //   sigmoid_gate_2 = sigmoid(product)
 //   prod_gate_2 = product * sigmoid_gate_2
-//   prod = (1 - sigmoid_gate_2) * product * product_2 * sigmoid_gate_2
+//   sum = (1 - sigmoid_gate_2) * product * sigmoid_gate_2 + sigmoid_gate_2
 //   prod_d_product_3 = d_product_3 * prod_gate_2
-//   prod_d_product_3_2 = d_product_3 * (prod + product_2 * sigmoid_gate_2)
+//   prod_d_product_3_2 = d_product_3 * (sum * product_2)
 // elementwise: 8 elements a thread, everything lies side by side
 extern "C" __global__ __launch_bounds__(256)
 void swiglu_mlp_backward_between_1_bf16(const bf16* __restrict__ product_ptr,       // [D0, D3]
@@ -42,9 +42,9 @@ void swiglu_mlp_backward_between_1_bf16(const bf16* __restrict__ product_ptr,   
     const float d_product_3 = d_product_3_v[k];
     const float sigmoid_gate_2 = fg::fast_sigmoid(product);
     const float prod_gate_2 = product * sigmoid_gate_2;
-    const float prod = (1.0f - sigmoid_gate_2) * product * product_2 * sigmoid_gate_2;
+    const float sum = (1.0f - sigmoid_gate_2) * product * sigmoid_gate_2 + sigmoid_gate_2;
     prod_d_product_3_v[k] = d_product_3 * prod_gate_2;
-    prod_d_product_3_2_v[k] = d_product_3 * (prod + product_2 * sigmoid_gate_2);
+    prod_d_product_3_2_v[k] = d_product_3 * (sum * product_2);
   }
   fg::store_vector<8>(prod_d_product_3_ptr + at, prod_d_product_3_v);
   fg::store_vector<8>(prod_d_product_3_2_ptr + at, prod_d_product_3_2_v);

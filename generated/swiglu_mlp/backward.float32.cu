@@ -13,9 +13,9 @@
 // swiglu_mlp, backward between 1                              declared in ops/mlps.py
 //   sigmoid_gate_2 = sigmoid(gate_2)
 //   prod_gate_2 = gate_2 * sigmoid_gate_2
-//   prod = gate_2 * value * (1 - sigmoid_gate_2) * sigmoid_gate_2
+//   sum = gate_2 * (1 - sigmoid_gate_2) * sigmoid_gate_2 + sigmoid_gate_2
 //   prod_d_product = d_product * prod_gate_2
-//   prod_d_product_2 = d_product * (prod + value * sigmoid_gate_2)
+//   prod_d_product_2 = d_product * (value * sum)
 // elementwise: 4 elements a thread, everything lies side by side
 extern "C" __global__ __launch_bounds__(256)
 void swiglu_mlp_backward_between_1_f32(const float* __restrict__ gate_2_ptr,      // [D0, D3]
@@ -42,9 +42,9 @@ void swiglu_mlp_backward_between_1_f32(const float* __restrict__ gate_2_ptr,    
     const float d_product = d_product_v[k];
     const float sigmoid_gate_2 = fg::sigmoid(gate_2);
     const float prod_gate_2 = gate_2 * sigmoid_gate_2;
-    const float prod = gate_2 * value * (1.0f - sigmoid_gate_2) * sigmoid_gate_2;
+    const float sum = gate_2 * (1.0f - sigmoid_gate_2) * sigmoid_gate_2 + sigmoid_gate_2;
     prod_d_product_v[k] = d_product * prod_gate_2;
-    prod_d_product_2_v[k] = d_product * (prod + value * sigmoid_gate_2);
+    prod_d_product_2_v[k] = d_product * (value * sum);
   }
   fg::store_vector<4>(prod_d_product_ptr + at, prod_d_product_v);
   fg::store_vector<4>(prod_d_product_2_ptr + at, prod_d_product_2_v);

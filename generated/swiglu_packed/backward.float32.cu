@@ -3,8 +3,8 @@
 
 // swiglu_packed, backward                                     declared in ops/gated.py
 //   sigmoid_gate = sigmoid(gate)
-//   prod = gate * value * (1 - sigmoid_gate) * sigmoid_gate
-//   d_gate = d_out * (prod + value * sigmoid_gate)
+//   prod_value = value * (gate * (1 - sigmoid_gate) * sigmoid_gate + sigmoid_gate)
+//   d_gate = d_out * prod_value
 //   d_value = d_out * (gate * sigmoid_gate)
 // elementwise: 4 elements a thread; gate, value, d_gate, d_value in rows that lie apart
 extern "C" __global__ __launch_bounds__(256)
@@ -34,8 +34,8 @@ void swiglu_packed_backward_f32(const float* __restrict__ gate_ptr,   // [D0, D1
     const float value = value_v[k];
     const float d_out = d_out_v[k];
     const float sigmoid_gate = fg::sigmoid(gate);
-    const float prod = gate * value * (1.0f - sigmoid_gate) * sigmoid_gate;
-    d_gate_v[k] = d_out * (prod + value * sigmoid_gate);
+    const float prod_value = value * (gate * (1.0f - sigmoid_gate) * sigmoid_gate + sigmoid_gate);
+    d_gate_v[k] = d_out * prod_value;
     d_value_v[k] = d_out * (gate * sigmoid_gate);
   }
   fg::store_vector<4>(d_gate_ptr + (j0 * d_gate_stride0 + j1), d_gate_v);

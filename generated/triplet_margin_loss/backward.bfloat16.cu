@@ -11,19 +11,17 @@
 //   far = where(same_total_3, total_3, sqrt_total_3)
 //   diff_far = margin + near - far
 //   below_diff_far = diff_far < 0
-//   prod_eps = 2 * eps
+//   prod_d_out = 2 * d_out
 //   ratio = 1 / float32(D0)
-//   prod = d_out * where(same_total_3, -1, -(0.5 / sqrt_total_3)) * ratio
-//   prod_2 = d_out * where(same_total_2, 1, 0.5 / sqrt_total_2) * ratio
-//   prod_anchor = 2 * anchor
-//   sum = prod_anchor + prod_eps
-//   prod_negative = 2 * negative
-//   prod_positive = 2 * positive
-//   sum_2 = (sum - prod_negative) * prod + (sum - prod_positive) * prod_2
-//   prod_3 = (prod_positive - prod_anchor - prod_eps) * prod_2
-//   d_anchor = where(below_diff_far, 0, sum_2)
-//   d_positive = where(below_diff_far, 0, prod_3)
-//   d_negative = where(below_diff_far, 0, (prod_negative - prod_anchor - prod_eps) * prod)
+//   prod = prod_d_out * where(same_total_3, -1, -(0.5 / sqrt_total_3)) * ratio
+//   prod_3 = prod_d_out * where(same_total_2, 1, 0.5 / sqrt_total_2) * ratio
+//   sum_eps_2 = anchor - negative + eps
+//   prod_2 = sum_eps_2 * prod
+//   sum_eps = anchor - positive + eps
+//   prod_4 = sum_eps * prod_3
+//   d_anchor = where(below_diff_far, 0, prod_2 + prod_4)
+//   d_positive = where(below_diff_far, 0, -prod_4)
+//   d_negative = where(below_diff_far, 0, -prod_2)
 // rows: elementwise, D1 in pieces: what a row's elements have in common is computed once for each piece
 extern "C" __global__ __launch_bounds__(192, 4)
 void triplet_margin_loss_backward_bf16(const bf16* __restrict__ anchor_ptr,    // [D0, D1]
@@ -64,10 +62,10 @@ void triplet_margin_loss_backward_bf16(const bf16* __restrict__ anchor_ptr,    /
   const float far = same_total_3 ? total_3 : sqrt_total_3;
   const float diff_far = margin + near - far;
   const bool below_diff_far = diff_far < 0.0f;
-  const float prod_eps = 2.0f * eps;
+  const float prod_d_out = 2.0f * d_out;
   const float ratio = fg::divide_by_count(1.0f, float(D0));
-  const float prod = d_out * (same_total_3 ? -1.0f : -fg::divide(0.5f, sqrt_total_3)) * ratio;
-  const float prod_2 = d_out * (same_total_2 ? 1.0f : fg::divide(0.5f, sqrt_total_2)) * ratio;
+  const float prod = prod_d_out * (same_total_3 ? -1.0f : -fg::divide(0.5f, sqrt_total_3)) * ratio;
+  const float prod_3 = prod_d_out * (same_total_2 ? 1.0f : fg::divide(0.5f, sqrt_total_2)) * ratio;
 
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
@@ -84,15 +82,13 @@ void triplet_margin_loss_backward_bf16(const bf16* __restrict__ anchor_ptr,    /
       const float anchor = anchor_v[k];
       const float positive = positive_v[k];
       const float negative = negative_v[k];
-      const float prod_anchor = 2.0f * anchor;
-      const float sum = prod_anchor + prod_eps;
-      const float prod_negative = 2.0f * negative;
-      const float prod_positive = 2.0f * positive;
-      const float sum_2 = (sum - prod_negative) * prod + (sum - prod_positive) * prod_2;
-      const float prod_3 = (prod_positive - prod_anchor - prod_eps) * prod_2;
-      d_anchor_v[k] = below_diff_far ? 0.0f : sum_2;
-      d_positive_v[k] = below_diff_far ? 0.0f : prod_3;
-      d_negative_v[k] = below_diff_far ? 0.0f : (prod_negative - prod_anchor - prod_eps) * prod;
+      const float sum_eps_2 = anchor - negative + eps;
+      const float prod_2 = sum_eps_2 * prod;
+      const float sum_eps = anchor - positive + eps;
+      const float prod_4 = sum_eps * prod_3;
+      d_anchor_v[k] = below_diff_far ? 0.0f : prod_2 + prod_4;
+      d_positive_v[k] = below_diff_far ? 0.0f : -prod_4;
+      d_negative_v[k] = below_diff_far ? 0.0f : -prod_2;
     }
     fg::store_vector<8>(d_anchor_ptr + (j0 * d_anchor_stride0 + j1), d_anchor_v);
     fg::store_vector<8>(d_positive_ptr + (j0 * d_positive_stride0 + j1), d_positive_v);
