@@ -51,7 +51,8 @@ BINARY = {
 REDUCE = words("sum mean amax amin var std norm logsumexp prod norm1 norm_inf var0")
 ROWS = words(
     "softmax log_softmax layer_norm rms_norm center softmin normalize standardize masked_softmax guarded_rows "
-    "chosen_rows written_softmax guarded_extremum guarded_call chosen_joint topped pairs steep_softmax steep_log_softmax"
+    "chosen_rows written_softmax guarded_extremum guarded_call chosen_joint topped pairs "
+    "steep_softmax steep_log_softmax"
 )
 PAIRED = words("mse_loss l1_loss huber_loss smooth_l1_loss bce kl_div cosine")
 INTEGER = words(

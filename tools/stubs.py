@@ -113,7 +113,7 @@ Option: TypeAlias = (
 def tensor() -> str:
     """The class of symbolic tensors with all their operators and methods, and the types of what a call is given."""
     text = HEADER.format("What a declaration's tensors can do.")
-    text += "import builtins\nfrom collections.abc import Callable, Sequence\n"
+    text += "import builtins\nfrom collections.abc import Callable, Iterator, Sequence\n"
     text += (
         "from types import EllipsisType\nfrom typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload\n\n"
     )
@@ -126,7 +126,7 @@ def tensor() -> str:
     for name in COMPARISONS:
         ignored = "  # type: ignore[override]" if name in ("eq", "ne") else ""
         text += f"    def __{name}__(self, other: Number, /) -> Tensor: ...{ignored}\n"
-    text += "    def __hash__(self) -> int: ...\n    __iter__: None  # there are no elements yet\n"
+    text += "    def __hash__(self) -> int: ...\n    def __iter__(self) -> Iterator[Tensor]: ...\n"
     text += "".join(f"    def __{name}__(self) -> Tensor: ...\n" for name in UNARY)
     made = {name: _spoken(name, getattr(Value, name), method=True) for name in methods()}
     made |= {name: _torchs(name) for name in torch_names.methods() if name not in made and name.isidentifier()}

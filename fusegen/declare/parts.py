@@ -123,6 +123,7 @@ def _blocks_of(x: Value, dim: int, whole: AxisVar, count: int) -> tuple[Value, .
     """Blocks of an intermediate."""
     tracer = current()
     if len(whole.entries) > 1:
+        tracer.wants_blocks = True
         raise DeclarationError(
             f"{tracer.where}, split", given=f"dimension {dim} of {shape_of(x)}, which is in groups",
             expected="a dimension that is not: a block of groups is none of an argument's memory",
@@ -154,12 +155,15 @@ def item(x: Value, key: Any) -> Value:
     places = [k for k in keys if isinstance(k, Value) and not k.weak and k.dtype.category is dtypes.Category.INTEGER]
     if len(places) == 1:
         return _at_places(x, keys, places[0])
+    chosen = [k for k in keys if isinstance(k, list) and 0 < len(k) <= MOST_BLOCKS and all(map(_is_position, k))]
+    if len(chosen) == 1 and not places and not any(map(_is_position, keys)):
+        return _at_list(x, keys, chosen[0])
     taking = [k for k in keys if isinstance(k, slice) or _is_position(k)]
     known = len(taking) + sum(k is None or k is Ellipsis for k in keys) == len(keys)
     if not known or sum(k is Ellipsis for k in keys) > 1:
         raise DeclarationError(
             f"{current().where}, [{_shown(key)}]", given=f"x[{_shown(key)}] of {shape_of(x)}",
-            expected="ints, slices, None and ..., and one tensor of integers",
+            expected="ints, slices, None and ..., and one tensor of integers, or one list of ints with slices",
             fix="compare positions, fg.where(fg.index(x, axis) == i, a, b), or index outside the op",
         )  # fmt: skip
     if len(taking) > x.ndim:
@@ -192,6 +196,17 @@ def _at_places(x: Value, keys: tuple[Any, ...], places: Value) -> Value:
     from_end = any(key is Ellipsis for key in keys[:at])
     count = sum(not _is_position(key) for key in (keys[at + 1 :] if from_end else keys[:at]))
     return take(x, places, x.ndim - 1 - count if from_end else count)
+
+
+def _at_list(x: Value, keys: tuple[Any, ...], chosen: list[int]) -> Value:
+    """``x`` at the other keys, and then some elements of one dimension side by side: ``x[:, [2, 1, 0]]``."""
+    from fusegen.declare.torch_functions import stack  # which is made of the language, and this is below it
+
+    at = next(number for number, key in enumerate(keys) if key is chosen)
+    x = item(x, (*keys[:at], slice(None), *keys[at + 1 :]))
+    from_end = any(key is Ellipsis for key in keys[:at])
+    dim = x.ndim - 1 - len(keys[at + 1 :]) if from_end else at
+    return stack([item(x, (*(slice(None),) * dim, place)) for place in chosen], dim)
 
 
 def _is_position(key: Any) -> bool:

@@ -1,7 +1,7 @@
 """What a declaration's tensors can do. Made by tools/stubs.py of what fusegen is at run time: run it again when that changes."""
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import EllipsisType
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
@@ -82,7 +82,7 @@ class Tensor:
     def __eq__(self, other: Number, /) -> Tensor: ...  # type: ignore[override]
     def __ne__(self, other: Number, /) -> Tensor: ...  # type: ignore[override]
     def __hash__(self) -> builtins.int: ...
-    __iter__: None  # there are no elements yet
+    def __iter__(self) -> Iterator[Tensor]: ...
     def __neg__(self) -> Tensor: ...
     def __pos__(self) -> Tensor: ...
     def __abs__(self) -> Tensor: ...
@@ -610,7 +610,7 @@ class Tensor:
         """``fg.take(x, fg.arange(k * n) % n, axis)``."""
     def repeat_interleave(self, repeats: Any, dim: builtins.int | None = None, *, output_size: builtins.int | None = None) -> Tensor:
         """``fg.take(x, fg.arange(k * n) // k, axis)``, for an int."""
-    def reshape(self, *shape: Any) -> Tensor:
+    def reshape(self, *given: Any, shape: Any = None) -> Tensor:
         """``fg.unflatten`` and ``fg.flatten``, where dimensions are only taken apart and put together again."""
     def reshape_as(self, other: Number) -> Tensor:
         """``x.reshape(y.shape)``."""
@@ -787,7 +787,7 @@ class Tensor:
     ) -> Tensor: ...
     def vdot(self, other: Number) -> Tensor:
         """``x @ y``."""
-    def view(self, *shape: Any) -> Tensor:
+    def view(self, *given: Any, shape: Any = None) -> Tensor:
         """``fg.unflatten`` and ``fg.flatten``, where dimensions are only taken apart and put together again."""
     def view_as(self, other: Number) -> Tensor:
         """``x.reshape(y.shape)``."""

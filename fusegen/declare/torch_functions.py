@@ -528,11 +528,11 @@ def unflatten_dim(input: Like, dim: int, sizes: Sequence[int]) -> Value:
 
 
 @torchs("reshape", "Tensor.view", numpy=["reshape"])
-def reshape(input: Like, *shape: Any) -> Value:
+def reshape(input: Like, *given: Any, shape: Any = None) -> Value:
     """``fg.unflatten`` and ``fg.flatten``, where dimensions are only taken apart and put together again."""
     value = lift(input)
-    if len(shape) == 1 and not isinstance(shape[0], int):
-        shape = tuple(shape[0])
+    given = given if shape is None else (*given, shape)
+    shape = tuple(given[0]) if len(given) == 1 and not isinstance(given[0], int) else given
     sizes, total = list(shape), math.prod(value.sizes)
     if sizes.count(-1) == 1 and (known := -math.prod(sizes)):
         sizes[sizes.index(-1)] = total // known

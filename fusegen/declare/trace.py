@@ -67,6 +67,8 @@ def trace(
     first = _Trace(name, declared, arguments, codes, autocast, doc)
     try:
         op = first.run(function)
+        if _is_read_whole_and_in_parts(op) and (other := _without_blocks(first, function)) is not None:
+            return other, True
         return _smaller(op, first, function), first.tracer.reads_sizes
     except DeclarationError:
         # The axes of a product's result are those of its factors at first: most ops read better so. Then what is added
@@ -102,12 +104,18 @@ def _smaller(op: Op, first: _Trace, function: Callable[[Mapping[str, Any]], Any]
 def _without_blocks(first: _Trace, function: Callable[[Mapping[str, Any]], Any]) -> Op | None:
     """An op that is refused for its blocks (two ways along one tensor, blocks of groups), with slices that are read at
     their places instead; None where it has none, or is refused all the same."""
-    if not first.tracer.divisions:
+    if not (first.tracer.divisions or first.tracer.wants_blocks):
         return None
     try:
         return replace(first, most_blocks=0).run(function)
     except FusegenError:
         return None
+
+
+def _is_read_whole_and_in_parts(op: Op) -> bool:
+    """Whether some argument is, whose gradient would be a tensor by itself and one in parts."""
+    floats = [operand for operand in op.operands if operand.dtype.is_float]
+    return any(operand.packed is None and operand.base in {o.base for o in floats if o.packed} for operand in floats)
 
 
 def _length(op: Op) -> int:

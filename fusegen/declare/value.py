@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -35,6 +35,9 @@ from fusegen.core.ir import (
 from fusegen.declare.axes import AxisVar, Dims, NotNested, are_same, leaves, unite
 from fusegen.declare.table import Function, Kind, lookup
 from fusegen.declare.tensor import Tensor
+
+# How long a dimension may be that is looped over.
+MOST_ROWS = 256
 
 _current = threading.local()
 
@@ -94,6 +97,7 @@ class Tracer:
     most_blocks: int = MOST_BLOCKS
     # Axes of which there are blocks: the axis, that of a block (None of one element), and how many.
     divisions: list[tuple[AxisVar, AxisVar | None, int]] = field(default_factory=list)
+    wants_blocks: bool = False  # Of a dimension in groups, which has none.
     calls: list[CalledWith] = field(default_factory=list)
     made: int = 0
     nested: int = 0  # Ops that call each other and have not returned.
@@ -331,7 +335,16 @@ class Value(Tensor):
     __float__ = _no_python_value("the float value", "use fusegen's function (fg.exp) instead of math's")
     __int__ = _no_python_value("the int value", "use .to(fg.int64)")
     __index__ = _no_python_value("the int value", "annotate the argument `: fg.Const`")
-    __iter__ = _no_python_value("the elements", "use fg.split(x, count, axis) for equal parts")
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """What ``x[0]``, ``x[1]`` and so on are, as torch has it: a loop over them is unrolled."""
+        count = len(self)
+        if count > MOST_ROWS:
+            raise DeclarationError(
+                current().where, given=f"a loop over {count} elements of a dimension",
+                expected=f"at most {MOST_ROWS}: it is unrolled", fix="compute with the whole tensor: (x * y).sum(0)",
+            )  # fmt: skip
+        return iter([self[place] for place in range(count)])
 
     __contains__ = _no_python_value("an element", "use fg.any(x == value)")
     __setitem__ = _no_python_value("an assignment to items", "use fg.where(fg.index(x, axis) == i, a, x)")

@@ -366,7 +366,7 @@ def test_blocks_of_a_declared_gradient() -> None:
 
 
 def test_whole_and_in_blocks_beside_a_declared_gradient() -> None:
-    """What cannot be divided is read in both ways; only a gradient of the argument has to say so."""
+    """What cannot be divided is read whole, and its part at its places, so that its gradient is one tensor."""
 
     @fg.op
     def own(x: fg.Tensor) -> fg.Tensor:
@@ -379,8 +379,11 @@ def test_whole_and_in_blocks_beside_a_declared_gradient() -> None:
     both = fg.op(lambda x: fg.split(x, 2)[0] * fg.sum(own(x), -1, keepdims=True), name="both")
     x = torch.randn(4, 6, device=DEVICE)
     torch.testing.assert_close(both(x), x[:, :3] * (2 * x).sum(-1, keepdim=True))
-    with pytest.raises(fg.DerivativeError, match="whole and in parts"):
-        both(x.requires_grad_())
+    cotangent = torch.randn(4, 3, device=DEVICE)
+    (gradient,) = torch.autograd.grad(both(x.requires_grad_()), x, cotangent)
+    expected = 3 * (cotangent * x[:, :3]).sum(-1, keepdim=True).expand(4, 6)
+    expected = expected + torch.nn.functional.pad(cotangent * (2 * x).sum(-1, keepdim=True), (0, 3))
+    torch.testing.assert_close(gradient, expected.detach())
 
 
 OUTER = {

@@ -177,7 +177,14 @@ WRONG: dict[str, tuple[Call, type[Exception], type[Exception], str, str, str]] =
         "instead of math's",
     ),
     "an item": (lambda: made(lambda x: x[x])(X), fg.DeclarationError, TypeError, r"x\[a tensor\] of", "", "fg.where"),
-    "a loop": (lambda: made(lambda x: sum(x))(X), fg.DeclarationError, TypeError, "the elements of", "", "fg.split"),
+    "a long loop": (
+        lambda: made(lambda x: sum(x))(torch.ones(300, 2)),
+        fg.DeclarationError,
+        TypeError,
+        "a loop over 300 elements",
+        "at most 256",
+        "the whole tensor",
+    ),
     "the length": (
         lambda: made(lambda x: len(fg.sum(x)))(X),
         fg.DeclarationError,
