@@ -33,7 +33,7 @@ def _inclusive(t: Any, combine: str, values: Sequence[torch.Tensor], dim: int) -
     if combine == "prod":
         return t.cumprod(values[0], dim, dtype=values[0].dtype)
     if combine == LOGADDEXP:
-        return t.logcumsumexp(values[0], dim)
+        return _logcumsumexp(t, values[0], dim)
     if combine in ("max", "min"):
         return (t.cummax if combine == "max" else t.cummin)(values[0], dim).values
     if combine in PLACES:
@@ -41,6 +41,18 @@ def _inclusive(t: Any, combine: str, values: Sequence[torch.Tensor], dim: int) -
     if combine == LAST:
         return values[0]
     return _recurrence(t, combine, values[0], values[1], dim)
+
+
+def _logcumsumexp(t: Any, term: torch.Tensor, dim: int) -> Any:
+    """By doubling, as recurrences below: the forward mode of torch's own loses half of the digits, or all."""
+    size, distance = term.shape[dim], 1
+    while distance < size:
+        a, b = term.narrow(dim, distance, size - distance), term.narrow(dim, 0, size - distance)
+        none = (a == -t.inf) & (b == -t.inf)  # whose derivative would be NaN
+        both = t.where(none, -t.inf, t.logaddexp(t.where(none, 0, a), t.where(none, 0, b)))
+        term = t.cat([term.narrow(dim, 0, distance), both], dim)
+        distance *= 2
+    return term
 
 
 def _recurrence(t: Any, combine: str, factor: torch.Tensor, term: torch.Tensor, dim: int) -> Any:
