@@ -6,9 +6,11 @@ that the branch not taken stays exactly zero. What saves special functions stand
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from functools import reduce as reduce_by
+from typing import Any
 
 from fusegen.core.casts import is_between_floats
 from fusegen.core.declared import Declared
@@ -17,6 +19,15 @@ from fusegen.core.ir import Axes, Call, Const, Expr, const, is_call, rebuild, su
 from fusegen.declare.table import apply, lookup
 
 Rule = Callable[[Call], "Expr | None"]
+# Literals outside are not multiplied: float32 has no more than 2^128.
+SMALL, LARGE = 2.0**-96, 2.0**96
+
+
+def as_literal(value: Any) -> float:
+    """As a float. Literals are multiplied as they are written: 0.7071067811865476^2 stands for 0.5."""
+    exact = float(value)
+    short = float(f"{exact:.6g}")
+    return short if math.isclose(exact, short, rel_tol=4e-16) else exact
 
 
 def _fold_product(node: Call) -> Expr | None:
@@ -30,8 +41,10 @@ def _fold_product(node: Call) -> Expr | None:
             return -x
         case Call("mul", (Call("neg", (x,)), y) | (x, Call("neg", (y,)))):
             return -(x * y)
-        case Call("mul", (Const(c), Call("mul", (Const(d), x))) | (Call("mul", (Const(d), x)), Const(c))):
-            return const(c * d, node.dtype) * x
+        case Call("mul", (Const(c), Call("mul", (Const(d), x))) | (Call("mul", (Const(d), x)), Const(c))) if (
+            not c or not d or SMALL < abs(c * d) < LARGE  # 1e20 * (1e20 * x) may have room where 1e40 has none
+        ):
+            return const(as_literal(c * d), node.dtype) * x
         case Call("mul", (Const(c), Const(d))):
             return const(c * d, node.dtype)
     return None

@@ -7,7 +7,6 @@ a function in a way that is true for real numbers and false for floats.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -20,6 +19,7 @@ from fusegen.core.dtypes import DType, bool_, float32
 from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import Call, Const, Detail, Expr, Ref, const, walk, whole
 from fusegen.declare.table import Function, Kind, apply, lookup, placeholders
+from fusegen.derive.simplify import as_literal
 
 _ARITHMETIC = frozenset(("add", "sub", "mul", "div", "neg", "powi"))
 
@@ -358,20 +358,13 @@ def _product(node: Any, dtype: DType, convert: Any) -> Expr:
         else:
             above.append(apply("pow", *_alike([convert(base), convert(exponent)])))
     if abs(coefficient) != 1 or not above:
-        above.insert(0, const(_coefficient(abs(coefficient)), dtype))
+        above.insert(0, const(as_literal(abs(coefficient)), dtype))
     result = _chain("mul", above)
     if below:
         once = list(dict.fromkeys(below))
         twice = [term for term in once if below.count(term) > 1]
         result = _chain("div", [result, _chain("mul", once), *([_chain("mul", twice)] if twice else [])])
     return -result if minus else result
-
-
-def _coefficient(value: Any) -> float:
-    """As a float. Sympy multiplies literals as they are written: 0.7071067811865476^2 stands for 0.5."""
-    exact = float(value)
-    short = float(f"{exact:.6g}")
-    return short if math.isclose(exact, short, rel_tol=4e-16) else exact
 
 
 def _ordered_factors(rest: Any) -> list[Any]:

@@ -54,6 +54,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "a power of a product": (lambda x, s: (x * s) ** 4, (near(1e13, 1e-13), near(1e-13, 1e13))),
     "a power of a multiple": (lambda x: (x * 1e-9) ** 5, (near(1e9, 3e9),)),
     "literals of one product": (lambda x, y: (x * 1e20) * (y * 1e20), (near(1e-20, 2e-20), near(1e-20, 3e-20))),
+    "literals in front": (lambda x, y: (1e20 * x) * (1e20 * y), (near(1e-20, 2e-20), near(1e-20, 3e-20))),
     "products of products": (
         lambda a, b, c: (a * b) * (c * a), (near(1e15, 1e-15), near(1e-15, 1e15), near(1e-15, 1e15))
     ),
