@@ -200,13 +200,12 @@ def _at_places(x: Value, keys: tuple[Any, ...], places: Value) -> Value:
 
 def _at_list(x: Value, keys: tuple[Any, ...], chosen: list[int]) -> Value:
     """``x`` at the other keys, and then some elements of one dimension side by side: ``x[:, [2, 1, 0]]``."""
-    from fusegen.declare.torch_functions import stack  # which is made of the language, and this is below it
-
     at = next(number for number, key in enumerate(keys) if key is chosen)
     x = item(x, (*keys[:at], slice(None), *keys[at + 1 :]))
     from_end = any(key is Ellipsis for key in keys[:at])
     dim = x.ndim - 1 - len(keys[at + 1 :]) if from_end else at
-    return stack([item(x, (*(slice(None),) * dim, place)) for place in chosen], dim)
+    whole = (slice(None),) * dim
+    return concat([item(x, (*whole, slice(place, place + 1 or None))) for place in chosen], dim)
 
 
 def _is_position(key: Any) -> bool:

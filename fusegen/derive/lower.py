@@ -199,10 +199,13 @@ def _sharing(
         match node:
             case Call("exp", (Call("neg", (inner,)),)):
                 scale, square = _scale_and_rest(inner)
-                a = 1.0 if scale is None else scale
+                if square is None or not is_call(square, "powi") or square.detail != 2:
+                    return None
+                of, root = _multiple(square.args[0])
+                a = of**2 * (1.0 if scale is None else scale)
                 for z in complementary:
                     factor, x = _multiple(z)
-                    if square is apply("powi", x, detail=2) and math.isclose(factor**2, a):
+                    if root is x and math.isclose(factor**2, a):
                         return apply("exp", -apply("powi", z, detail=2))
         return None
 
