@@ -83,7 +83,8 @@ def _from_sympys_own(row: Function, args: tuple[Expr, ...]) -> list[Expr | None]
 
 @cacheit  # type: ignore[untyped-decorator]
 def _derivative(expr: Any, symbol: Any) -> Any:
-    """What ``expr.diff(symbol)`` is. Sympy's own also asks of each result whether it is zero, which takes it long."""
+    """What ``expr.diff(symbol)`` is, remembered, since values share operands. Sympy's own also asks of each result
+    whether it is zero, which takes it long."""
     return expr._eval_derivative(symbol) if symbol in expr.free_symbols else sp.Integer(0)
 
 
@@ -138,14 +139,8 @@ class _Kept(sp.Function):  # type: ignore[misc]
     function: str
     operands: tuple[Any, ...]
     exponent: int
-    derivatives: dict[Any, Any]  # Found so far. Sympy remembers those of its own classes; values share operands.
 
     def _eval_derivative(self, symbol: Any) -> Any:
-        if symbol not in self.derivatives:
-            self.derivatives[symbol] = self._by(symbol)
-        return self.derivatives[symbol]
-
-    def _by(self, symbol: Any) -> Any:
         match self.function, self.operands:
             case "neg", (a,):
                 return -_derivative(a, symbol)
@@ -228,12 +223,7 @@ class Bridge:
         return _function(node.function, node.detail)(*args)
 
     def _kept(self, node: Call, args: Sequence[Any], result: Any) -> Any:
-        fields: dict[str, Any] = {
-            "function": node.function,
-            "operands": tuple(args),
-            "exponent": node.detail,
-            "derivatives": {},
-        }
+        fields = {"function": node.function, "operands": tuple(args), "exponent": node.detail}
         symbols = sorted(set().union(*(arg.free_symbols for arg in args)), key=lambda symbol: symbol.name)
         if not symbols:
             return result
