@@ -86,7 +86,7 @@ class Declaration:
     ``check_indices`` says that places out of range are reported (core/within).
 
     ``fixed`` are numbers that the function has asked for their values (``if alpha > 0``): constants, as if annotated
-    ``fg.Const``.
+    ``fg.Const``. ``values_seen`` are those that each has had so far.
 
     ``listed`` are the names of the arguments that the function takes as ``*xs``, in the declaration for so many of them
     (``of_so_many``); each is what an argument without a default is.

@@ -255,8 +255,7 @@ def _symbolic(tracer: Tracer, scalars: list[Scalar], name: str, given: Any, with
         if stored.is_float:
             stored = dtypes.float64 if with_double else dtypes.float32
         scalars.append(Scalar(name, stored))
-        if given.value is not None:
-            tracer.numbers[name] = given.value
+        tracer.numbers[name] = given.value
         return Value(scalars[-1].ref, dtypes.float32 if stored.is_float else stored, weak=True)
     return given
 

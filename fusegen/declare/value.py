@@ -85,7 +85,7 @@ class Tracer:
     codes: set[Any] = field(default_factory=set)
     arguments: frozenset[str] = frozenset()
     constants: dict[str, Any] = field(default_factory=dict)  # Arguments that are neither tensors nor numbers.
-    numbers: dict[str, Any] = field(default_factory=dict)  # Of the call, where they may become constants.
+    numbers: dict[str, Any] = field(default_factory=dict)  # Of the call; None where one may not become a constant.
     # What must not come to have one axis as two of its dimensions, and whether something has, as x + x.mT does.
     distinct: list[tuple[str, Dims]] = field(default_factory=list)
     met_itself: bool = False
@@ -252,7 +252,13 @@ def _no_python_value(what: str, fix: str) -> Any:
         made_of = frozenset(ref.name for ref in refs(self.expr))
         tracer = getattr(_current, "tracer", None)
         if tracer and made_of and made_of <= tracer.numbers.keys():
-            raise NumberAsked(made_of)
+            if all(tracer.numbers[name] is not None for name in made_of):
+                raise NumberAsked(made_of)
+            raise DeclarationError(
+                tracer.where, given=f"{what} of {', '.join(sorted(made_of))}, a number of each call",
+                expected="a constant: inside an op there are no values yet",
+                fix="annotate it `: fg.Const`, or not at all, instead of `: fg.Scalar`",
+            )  # fmt: skip
         raise DeclarationError(
             current().where if getattr(_current, "tracer", None) else "fusegen",
             given=f"{what} of a symbolic tensor",

@@ -111,7 +111,7 @@ def test_what_fg_scalar_says_is_no_constant() -> None:
     def asking(x: Any, s: fg.Scalar = 1) -> Any:
         return x if s > 0 else -x
 
-    with pytest.raises(fg.DeclarationError, match="the truth of"):
+    with pytest.raises(fg.DeclarationError, match="the truth of s, a number"):
         asking(torch.randn(3), 2.0)
 
 
