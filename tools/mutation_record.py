@@ -44,22 +44,29 @@ class Recorder:
     def _listen(self) -> None:
         from fusegen import pipeline
         from fusegen.core.recent import Recent
-        from fusegen.generate import render
+        from fusegen.generate import scans
+        from fusegen.generate.builder import Builder
         from fusegen.launch.emulator import build as emulator
         from fusegen.plan import targets
 
-        created, filled, loaded, built = Recent.__init__, render._fill, targets.CpuTarget.load, emulator.build
+        created, printed, loaded = Recent.__init__, Builder.text, targets.CpuTarget.load
+        built = emulator.build
+        scan = scans.render_scan
         tables = self.tables
 
         def create(table: Any, most: int) -> None:
             created(table, most)
             tables.add(table)
 
-        def fill(template: str, slots: dict[str, Any]) -> str:
-            text = filled(template, slots)
-            self.templates.add(template)
-            self.words.update(_CALLED.findall(text))
-            return text
+        def text(builder: Builder, *given: Any) -> str:
+            found = printed(builder, *given)
+            self.templates.add("kernel_program")
+            self.words.update(_CALLED.findall(found))
+            return found
+
+        def render_scan(*given: Any) -> Any:
+            self.templates.add("scan")
+            return scan(*given)
 
         def load(target: Any, rendered: Any, *others: Any) -> Any:
             self.words.update(_CALLED.findall(rendered.text))
@@ -70,8 +77,8 @@ class Recorder:
             return built(text, *others, **options)
 
         changed: list[tuple[Any, str, Any]] = [
-            (Recent, "__init__", create), (render, "_fill", fill), (targets.CpuTarget, "load", load),
-            (emulator, "build", build), (pipeline, "remember", _make_anew),
+            (Recent, "__init__", create), (Builder, "text", text), (scans, "render_scan", render_scan),
+            (targets.CpuTarget, "load", load), (emulator, "build", build), (pipeline, "remember", _make_anew),
         ]  # fmt: skip
         for owner, name, by in changed:
             setattr(owner, name, by)

@@ -11,11 +11,29 @@ from dataclasses import dataclass
 from fusegen.core.ir import Reduce, is_call
 from fusegen.core.monoids import BY_KIND
 from fusegen.generate.names import Names
+from fusegen.generate.params import reduced_type
+from fusegen.kernel_program.nodes import (
+    Assign,
+    Declare,
+    Do,
+    For,
+    Invoke,
+    Number,
+    Plain,
+    State,
+    Statement,
+    Symbol,
+    Term,
+    Type,
+    Value,
+    Vector,
+    invoke,
+)
 
 
 @dataclass(frozen=True)
 class Accumulator:
-    """The lines for one reduction.
+    """The statements for one reduction.
 
     Args:
         reduce: what is reduced.
@@ -53,11 +71,11 @@ class Accumulator:
         return self.reduce.expr.dtype.ctype
 
     @property
-    def state_type(self) -> str:
+    def type(self) -> Type:
         """The type that partial results have, in registers and in memory."""
-        monoid = BY_KIND[self.reduce.kind]
-        of = self.reduce.expr.children[0].dtype.ctype if monoid.located else self.ctype
-        return self.ctype if self.is_sum else f"fg::{monoid.state}<{of}>"
+        if self.is_sum:
+            return Plain(self.ctype)
+        return State(self.reduce.kind, BY_KIND[self.reduce.kind].state, reduced_type(self.reduce))
 
     @property
     def variable(self) -> str:
@@ -66,35 +84,42 @@ class Accumulator:
             return f"{self.stem}_v" if self.results > 1 else self.name
         return f"{self.stem}_state"
 
-    def declare(self) -> str:
+    def state(self, in_vector: bool = False) -> Term:
+        """The state; ``in_vector``: that of the k-th of the results."""
+        return Symbol(self.variable).at(Symbol("k")) if in_vector else Symbol(self.variable)
+
+    def declare(self) -> Statement:
         """The state of nothing."""
         if self.in_chains:
-            return f"fg::Chains<{self.ctype}> {self.stem}_chains;"
+            return Declare(State("sum", "Chains", self.ctype), f"{self.stem}_chains")
+        if self.is_sum and self.results > 1:
+            return Declare(Vector(self.ctype, self.results), self.variable, zeros=True)
         if self.is_sum:
-            vector = f"fg::Vec<{self.ctype}, {self.results}> {self.variable} = {{}};"
-            return vector if self.results > 1 else f"{self.ctype} {self.variable} = 0;"
-        return f"{self.state_type} {self.variable}{f'[{self.results}]' if self.results > 1 else ''};"
+            return Declare(self.type, self.variable, Number(0))
+        return Declare(self.type, self.variable, None, (self.results,) if self.results > 1 else ())
 
-    def add(self, value: str, fast: bool = False) -> str:
+    def add(self, value: Value, fast: bool = False) -> Statement:
         """One more element.
 
         Args:
             fast: with functions whose last bits do not show in halves.
         """
-        takes = is_call(self.reduce.expr, "neg") and value.startswith("-")
-        more = f"-= {value[1:]}" if takes else f"+= {value}"
-        if self.in_chains:
-            return f"{self.stem}_part {more};" if self.per_iteration > 1 else f"{self.stem}_chains.add({value});"
-        index = "[k]" if self.results > 1 else ""
+        if self.in_chains and self.per_iteration == 1:
+            return Do(Symbol(f"{self.stem}_chains").call("add", value))
         if self.is_sum:
-            return f"{self.variable}{index} {more};"
-        return f"{self.variable}{index}.{'add_fast' if fast and self.reduce.kind == 'sum_exp' else 'add'}({value});"
+            target = Symbol(f"{self.stem}_part") if self.in_chains else self.state(self.results > 1)
+            return plus(target, value)
+        add = "add_fast" if fast and self.reduce.kind == "sum_exp" else "add"
+        return Do(self.state(self.results > 1).call(add, value))
 
-    def iteration(self) -> tuple[list[str], list[str]]:
-        """The lines before and behind the elements of one iteration."""
+    def iteration(self) -> tuple[list[Statement], list[Statement]]:
+        """What stands before and behind the elements of one iteration."""
         if not self.in_chains or self.per_iteration == 1:
             return [], []
-        return [f"{self.ctype} {self.stem}_part = 0;"], [f"{self.stem}_chains.add({self.stem}_part);"]
+        part = f"{self.stem}_part"
+        return [Declare(Plain(self.ctype), part, Number(0))], [
+            Do(Symbol(f"{self.stem}_chains").call("add", Symbol(part)))
+        ]
 
     @property
     def is_coupled(self) -> bool:
@@ -106,35 +131,45 @@ class Accumulator:
         """Whether its state has the number of elements, which is told once for many."""
         return self.reduce.kind == "squared_deviation"
 
-    def combine(self, over: str, count: str) -> str:
+    def combine(self, over: str, template: tuple[int, ...]) -> Statement:
         """The states of all threads that share the result; ``over`` is block or column."""
         if self.in_chains:
-            return f"const {self.ctype} {self.name} = fg::{over}_sum<{count}>({self.stem}_chains.total());"
-        how = f"fg::{over}_{'sum' if self.is_sum else 'merge'}<{count}>({self.variable})"
-        return f"{how};" if self.results > 1 and not self.is_sum else f"{self.variable} = {how};"
+            chains = Symbol(f"{self.stem}_chains").call("total")
+            return Declare(Plain(self.ctype), self.name, Invoke(f"fg::{over}_sum", template, (chains,)), constant=True)
+        how = Invoke(f"fg::{over}_{'sum' if self.is_sum else 'merge'}", template, (self.state(),))
+        return Do(how) if self.results > 1 and not self.is_sum else Assign(self.state(), how)
 
-    def result(self, in_vector: bool = False) -> list[str]:
+    def result(self, in_vector: bool = False) -> list[Statement]:
         """The reduction's own name for its value, where the state goes by another."""
-        of = f"{self.variable}[k]" if in_vector else self.variable
         if self.is_sum:
-            return [f"const {self.ctype} {self.name} = {of};"] if in_vector else []
-        return [f"const {self.ctype} {self.name} = {of}.result();"]
+            own = Declare(Plain(self.ctype), self.name, self.state(True), constant=True)
+            return [own] if in_vector else []
+        return [Declare(Plain(self.ctype), self.name, self.state(in_vector).call("result"), constant=True)]
 
-    def partner(self, name: str, in_vector: bool = False) -> str:
+    def partner(self, name: str, in_vector: bool = False) -> Statement:
         """Another reduction of the same elements, whose result the state holds too."""
-        of = f"{self.variable}[k]" if in_vector else self.variable
-        return f"const {self.ctype} {self.names.variable(name)} = {of}.partner();"
+        of = self.state(in_vector).call("partner")
+        return Declare(Plain(self.ctype), self.names.variable(name), of, constant=True)
 
-    def store(self, position: str) -> list[str]:
+    def store(self, position: Term) -> list[Statement]:
         """The state to its place in the workspace."""
-        target = f"{self.stem}_partial"
+        target = Symbol(f"{self.stem}_partial")
         if self.results == 1:
-            return [f"{target}[{position}] = {self.variable};"]
+            return [Assign(target.at(position), self.state())]
         if self.is_sum:
-            return [f"fg::store_vector<{self.results}>({target} + ({position}), {self.variable});"]
-        return [f"for (int k = 0; k < {self.results}; ++k) {target}[{position} + k] = {self.variable}[k];"]
+            return [Do(invoke("fg::store_vector", target + position, self.state(), of=(self.results,)))]
+        k = Symbol("k")
+        each = Assign(target.at(position + k), self.state(True))
+        return [For("k", Plain("int"), Number(0), k < self.results, None, (each,), brief=True)]
 
-    def merge(self, position: str) -> str:
+    def merge(self, position: Term) -> Statement:
         """The state at a place in the workspace, taken in."""
-        value = f"{self.stem}_partial[{position}]"
-        return f"{self.variable} += {value};" if self.is_sum else f"{self.variable}.merge({value});"
+        value = Symbol(f"{self.stem}_partial").at(position)
+        return Assign(self.state(), value, "+=") if self.is_sum else Do(self.state().call("merge", value))
+
+
+def plus(target: Term, value: Value) -> Assign:
+    """A sum grown by a value; the opposite of a value is taken off."""
+    if is_call(value.expr, "neg") and value.text.startswith("-"):
+        return Assign(target, Value(value.expr.args[0], value.text[1:], value.level), "-=")
+    return Assign(target, value, "+=")

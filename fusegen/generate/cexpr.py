@@ -40,7 +40,12 @@ class Printer:
     inside: str = ""
 
     def text(self, expr: Expr) -> str:
+        """An expression in C."""
         return self._print(expr)[0]
+
+    def printed(self, expr: Expr) -> tuple[str, int]:
+        """The text, and how tightly its outermost operator binds: the function table's levels, 10 without one."""
+        return self._print(expr)
 
     def term(self, expr: Expr) -> str:
         """The text in front of a minus: in parentheses where that would take a part of it (``c ? x : 0``)."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Computed, Expr, Operand, Output, Ref, Scalar, Size, refs, walk
+from fusegen.core.ir import Computed, Expr, Operand, Output, Reduce, Ref, Scalar, Size, refs, walk
+from fusegen.core.monoids import BY_KIND
 from fusegen.core.text import shape_text
 from fusegen.fuse.kernel import Gathered, Kernel, Position, with_places
 from fusegen.fuse.rows_schedule import RowSchedule
@@ -19,7 +20,6 @@ from fusegen.fuse.schedule import (
     Schedule,
     TransposeSchedule,
 )
-from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.names import Names
 
 ParamKind = Literal[
@@ -60,7 +60,7 @@ def parameters(kernel: Kernel, schedule: Schedule, names: Names, stage: str = "m
     found += [_table(operand, kernel, schedule, names) for operand in gathered]
     found += [_output(o, names) for o in kernel.pointwise]
     if split:
-        found += [_partial(r.name, f"{Accumulator(r, names).state_type}* __restrict__", names) for r in kernel.states]
+        found += [_partial(r.name, f"{state_type(r)}* __restrict__", names) for r in kernel.states]
     else:
         found += [_output(o, names) for o in (*kernel.outputs, *kernel.partials)]
     found += _numbers(kernel, items, names)
@@ -94,6 +94,17 @@ def _table(operand: Gathered, kernel: Kernel, schedule: Schedule, names: Names) 
     """The pointer to a tensor of which elements are gathered."""
     found = _input(operand.table, kernel, schedule, names)
     return replace(found, name=names.pointer(operand.name))
+
+
+def reduced_type(reduce: Reduce) -> str:
+    """The type of what a reduction compares or adds up."""
+    return reduce.expr.children[0].dtype.ctype if BY_KIND[reduce.kind].located else reduce.expr.dtype.ctype
+
+
+def state_type(reduce: Reduce) -> str:
+    """The type that partial results have in memory."""
+    state = BY_KIND[reduce.kind].state
+    return f"fg::{state}<{reduced_type(reduce)}>" if state else reduce.expr.dtype.ctype
 
 
 def _reads(expr: Expr) -> set[str]:
@@ -181,7 +192,7 @@ def _finish_parameters(kernel: Kernel, schedule: Schedule, names: Names) -> tupl
     gathered = _gathered(kernel, kernel.ending)
     read = with_places(read, kernel.gathered)
     operands = [o for o in kernel.tensors if o.name in read]
-    found = [_partial(r.name, f"const {Accumulator(r, names).state_type}*", names) for r in kernel.states]
+    found = [_partial(r.name, f"const {state_type(r)}*", names) for r in kernel.states]
     found += [_input(o, kernel, schedule, names) for o in operands]
     found += [_table(o, kernel, schedule, names) for o in gathered]
     found += [_output(o, names) for o in kernel.outputs]

@@ -1,13 +1,8 @@
-"""A scheduled kernel as CUDA text: fills the slots of the template of its shape.
-
-Templates hold loops and slots. Everything in the slots is made here, from the kernel and its schedule, with
-expressions printed by cexpr.
-"""
+"""A scheduled kernel as a kernel program, and that as CUDA text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fusegen.core.ir import Call, Expr, walk
@@ -25,15 +20,19 @@ from fusegen.fuse.schedule import (
     TransposeSchedule,
 )
 from fusegen.fuse.strided_rows import StridedRowSchedule
+from fusegen.generate.builder import Builder
 from fusegen.generate.elementwise import Elementwise, FullReduction, TiledTranspose
+from fusegen.generate.frame import finish_comment, frame_of, header_of
 from fusegen.generate.names import Names, unmarked
-from fusegen.generate.rendered import Rendered, file_text, template_text
-from fusegen.generate.rows import Rows
+from fusegen.generate.rendered import Rendered, file_text
+from fusegen.generate.row_loops import Rows
 from fusegen.generate.strided_rows import StridedRows
 from fusegen.generate.sums import Reduction, Sums
+from fusegen.kernel_program.check import check_program, waits
+from fusegen.kernel_program.nodes import KernelProgram
 
-# What fills the template of a schedule.
-FILLERS: Mapping[type[Schedule], Any] = {
+# Who makes the program of a kernel, by its schedule.
+BUILDERS: Mapping[type[Schedule], Any] = {
     ElementwiseSchedule: Elementwise,
     TransposeSchedule: TiledTranspose,
     FullReductionSchedule: FullReduction,
@@ -45,57 +44,52 @@ FILLERS: Mapping[type[Schedule], Any] = {
 }
 
 
-@cache
-def environment() -> Any:
-    """What fills templates."""
-    import jinja2  # costs 50 ms, which a warm start does not need
-
-    made = jinja2.Environment(
-        loader=jinja2.FunctionLoader(template_text), trim_blocks=True, lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False,
-    )  # fmt: skip
-    made.filters["nest"] = _nest
-    return made
+def programs(kernel: Kernel, schedule: Schedule, names: Names) -> list[tuple[Builder, KernelProgram]]:
+    """The programs of a scheduled kernel, each with who made it: one, or two of a split reduction."""
+    builder = BUILDERS[type(schedule)](kernel, schedule, names)
+    found = [(builder, builder.program())]
+    if schedule.split:
+        sums = Sums(kernel, schedule, names)
+        found.append((sums, sums.finish()))
+    return found
 
 
 def render(kernel: Kernel, schedule: Schedule) -> Rendered:
-    """CUDA text of ``kernel`` as ``schedule`` says."""
+    """CUDA text of ``kernel`` as ``schedule`` says.
+
+    Raises:
+        LegalityError: its program is not legal: a bug in fusegen.
+    """
     headers = _extra_headers(kernel)
     names = Names(kernel, headers)
-    code = marked(kernel, schedule, names)
+    made = programs(kernel, schedule, names)
+    code = _text(made, kernel, schedule, names)
     while not names.settle(code):
-        code = marked(kernel, schedule, names)
+        made = programs(kernel, schedule, names)
+        code = _text(made, kernel, schedule, names)
+    for _, program in made:
+        check_program(program, kernel.name)
     finish = kernel.finish if schedule.split else None
-    text = file_text(headers, [unmarked(code)])
     return Rendered(
-        text, kernel.name, finish, _barriers(schedule), headers, schedule.dynamic, schedule.cluster,
-        sites(_exprs(kernel)),
+        file_text(headers, [unmarked(code)]), kernel.name, finish, any(waits(program) for _, program in made), headers,
+        schedule.dynamic, schedule.cluster, sites(_exprs(kernel)),
     )  # fmt: skip
 
 
 def marked(kernel: Kernel, schedule: Schedule, names: Names) -> str:
     """The text, the op's names in it marked (generate/names)."""
-    code = _fill(schedule.template, FILLERS[type(schedule)](kernel, schedule, names).slots())
-    if schedule.split:
-        code += _fill("finish", Sums(kernel, schedule, names).finish(kernel.finish))
-    return code
+    return _text(programs(kernel, schedule, names), kernel, schedule, names)
 
 
-def _fill(template: str, slots: dict[str, Any]) -> str:
-    text: str = environment().get_template(f"{template}.cu.j2").render(slots)
-    return text
-
-
-def _barriers(schedule: Schedule) -> bool:
-    if isinstance(schedule, StridedRowSchedule):
-        return schedule.rows > 1 or schedule.persistent
-    return not isinstance(schedule, (ElementwiseSchedule, SerialSchedule))
-
-
-def _nest(text: str, columns: int) -> str:
-    """Lines moved to the right, but those of the preprocessor, which stay at the margin."""
-    lines = text.rstrip("\n").split("\n")
-    return "\n".join(line if not line or line.startswith("#") else " " * columns + line for line in lines)
+def _text(made: Sequence[tuple[Builder, KernelProgram]], kernel: Kernel, schedule: Schedule, names: Names) -> str:
+    """The text of a kernel's programs."""
+    texts = []
+    for stage, (builder, program) in zip(("main", "finish"), made, strict=False):
+        finishes = stage == "finish"
+        frame = frame_of(kernel, schedule, names, kernel.finish if finishes else kernel.name, stage)
+        above = [*([finish_comment(schedule)] if finishes else [header_of(kernel, schedule)]), *frame.table]
+        texts.append(builder.text(program, above, frame.signature))
+    return "\n".join(texts)
 
 
 def _exprs(kernel: Kernel) -> list[Expr]:

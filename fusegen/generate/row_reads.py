@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from fusegen.core.ir import Operand
 from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.rows_schedule import RowSchedule, kept_for_all, kept_in_registers
-from fusegen.generate.slots import SlotFiller
+from fusegen.generate.builder import Builder
+from fusegen.generate.traversal import Ahead
+from fusegen.kernel_program.nodes import (
+    BLOCK,
+    THREAD_ROW,
+    AddressOf,
+    Assign,
+    Binary,
+    Convert,
+    Declare,
+    Do,
+    Number,
+    Plain,
+    Shared,
+    Statement,
+    Symbol,
+    Term,
+    Vector,
+    invoke,
+)
+
+PART, TURN = Symbol("part"), Symbol("turn")
 
 
 @dataclass
-class RowReads(SlotFiller):
+class RowReads(Builder):
     """The part of `Rows` that is about memory.
 
     ``ahead``: operands that a thread reads before all else and keeps for the row; ``shared``: those that all rows have
@@ -33,104 +53,124 @@ class RowReads(SlotFiller):
         self.ahead = [o for o in self.kernel.tensors if o.name in ahead]
         self.shared = [o for o in self.kernel.tensors if o.name in common and o not in self.ahead]
 
-    def _raw(self, operands: Sequence[Operand], double_buffered: bool, staged: bool) -> dict[str, Any]:
+    def _raw_type(self, operand: Operand) -> Vector | Plain:
+        """A vector as it lies in memory."""
+        ctype, vector = operand.dtype.ctype, self.schedule.vector
+        return Vector(ctype, vector, raw=True) if vector > 1 else Plain(ctype)
+
+    def _raw(self, operands: Sequence[Operand], double_buffered: bool, staged: bool) -> Ahead:
         """Reading a row ahead: the present one, or where rows are ``double_buffered`` the next.
 
         ``staged``: into shared memory, where the present row and the next have a place each; else into registers.
         """
         plan = self.schedule
-        slots: dict[str, Any] = {"declarations": [], "reads": [], "arrivals": [], "present": []}
-        slots["coordinates"] = self._element_coordinates([o.name for o in operands])
+        found = Ahead(coordinates=self._element_coordinates([o.name for o in operands]))
         for operand in operands:
-            name, ctype = self.stem(operand.name), operand.dtype.ctype
-            element = f"fg::Raw<{ctype}, {plan.vector}>" if plan.vector > 1 else ctype
-            offset = self.offset(operand.name, range(self.fast + 1))
             if staged:
-                threads = plan.threads * plan.rows
-                extent = f"{'[2]' if double_buffered else ''}[{plan.vectors_per_thread}][{threads}]"
-                if plan.dynamic:
-                    placed = [*self.shared, *self.ahead]
-                    earlier = placed[: placed.index(operand)]
-                    after = f"fg::behind<{name}_rows>({self.stem(earlier[-1].name)}_row)" if earlier else ""
-                    value = after or f"fg::dynamic_shared<{name}_rows>()"
-                    slots["declarations"] += [
-                        f"using {name}_rows = {element}{extent};", f"{name}_rows& {name}_row = {value};"
-                    ]  # fmt: skip
-                else:
-                    slots["declarations"] += [
-                        f"using {name}_element = {element};",
-                        f"FUSEGEN_SHARED({name}_element, {name}_row, {extent});",
-                    ]
-                place = f"{name}_row{'[turn ^ 1]' if double_buffered else ''}[part][thread]"
-                if plan.unaligned and operand in self.shared:
-                    slots["reads"].append(f"{place} = {self._across(operand.name)};")
-                else:
-                    slots["reads"] += self.access(f"fg::load_async(&{place}, {{}});", operand.name, offset)
+                found.declarations.append(self._in_shared_memory(operand, double_buffered))
+                self._read_staged(operand, double_buffered, found)
                 continue
-            slots["declarations"].append(
-                f"{element} {name}_{'next' if double_buffered else 'row'}[{plan.vectors_per_thread}];"
-            )
+            name, element = self.stem(operand.name), self._raw_type(operand)
+            held = f"{name}_{'next' if double_buffered else 'row'}"
+            found.declarations.append(Declare(element, held, None, (plan.vectors_per_thread,)))
             if double_buffered:
-                slots["present"].append(f"{element} {name}_row[{plan.vectors_per_thread}];")
-                slots["arrivals"].append(f"{name}_row[part] = {name}_next[part];")
-            load = f"fg::load_raw<{plan.vector}>({{}})" if plan.vector > 1 else "*({})"
+                found.present.append(Declare(element, f"{name}_row", None, (plan.vectors_per_thread,)))
+                found.arrivals.append(Assign(Symbol(f"{name}_row").at(PART), Symbol(held).at(PART)))
+            target = Symbol(held).at(PART)
             if plan.unaligned and operand in self.shared:
-                load = self._across(operand.name)
-            target = f"{name}_{'next' if double_buffered else 'row'}[part]"
-            slots["reads"] += self.access(f"{target} = {load};", operand.name, offset)
-        return slots
+                found.reads.append(Assign(target, self._across(operand.name)))
+                continue
+            load, width = ("fg::load_raw", (plan.vector,)) if plan.vector > 1 else ("*", ())
 
-    def _head(self) -> str | None:
+            def read(pointer: Term, target: Term = target, load: str = load, of: tuple[int, ...] = width) -> Statement:
+                return Assign(target, invoke(load, pointer, of=of))
+
+            found.reads += self.access(read, operand.name, self.offset(operand.name, range(self.fast + 1)))
+        return found
+
+    def _in_shared_memory(self, operand: Operand, double_buffered: bool) -> Statement:
+        """The place of a staged operand."""
+        plan, name = self.schedule, self.stem(operand.name)
+        turns = (2,) if double_buffered else ()
+        dims = (*turns, plan.vectors_per_thread, plan.threads * plan.rows)
+        if not plan.dynamic:
+            return Shared(self._raw_type(operand), f"{name}_row", dims, alias=f"{name}_element")
+        placed = [*self.shared, *self.ahead]
+        earlier, alias = placed[: placed.index(operand)], f"{name}_rows"
+        place = invoke("fg::dynamic_shared", of=(alias,))
+        if earlier:
+            place = invoke("fg::behind", Symbol(f"{self.stem(earlier[-1].name)}_row"), of=(alias,))
+        return Shared(self._raw_type(operand), f"{name}_row", dims, place, alias)
+
+    def _read_staged(self, operand: Operand, double_buffered: bool, found: Ahead) -> None:
+        row: Term = Symbol(f"{self.stem(operand.name)}_row")
+        row = row.at(Binary("^", TURN, Number(1))) if double_buffered else row
+        place = row.at(PART, Symbol("thread"))
+        if self.schedule.unaligned and operand in self.shared:
+            found.reads.append(Assign(place, self._across(operand.name)))
+            return
+
+        def read(pointer: Term) -> Statement:
+            return Do(invoke("fg::load_async", AddressOf(place), pointer))
+
+        found.reads += self.access(read, operand.name, self.offset(operand.name, range(self.fast + 1)))
+
+    def _head(self) -> Term:
         """Elements of a row before its first aligned vector; of a block's first row, where that goes on."""
         plan = self.schedule
-        if not plan.unaligned:
-            return None
         name = min(self.ahead, key=lambda o: o.dtype.size).name
-        offset = self.offset(name, self.kept_loops)
+        instead: Mapping[int, Term] = {}
         if plan.persistent:
-            first = self._first("blockIdx.x") + (" + threadIdx.y" if plan.rows > 1 else "")
-            offset = offset.replace("j0", f"({first})" if " " in first else first)
-        return f"fg::to_aligned<{plan.vector}>({self.pointer(name, offset)})"
+            first = self._first(BLOCK)
+            instead = {0: first + THREAD_ROW if plan.rows > 1 else first}
+        offset = self.offset(name, self.kept_loops, instead)
+        return invoke("fg::to_aligned", self.pointer(name, offset), of=(plan.vector,))
 
-    def _ends(self, operands: Sequence[Operand], double_buffered: bool = False) -> dict[str, list[str]] | None:
+    def _ends(self, operands: Sequence[Operand], double_buffered: bool = False) -> Ahead | None:
         """Reading the single elements at the ends of rows that begin anywhere, a thread one: as `_raw` does vectors."""
         if not self.schedule.unaligned or not operands:
             return None
-        slots: dict[str, list[str]] = {
-            "declarations": [],
-            "arrivals": [],
-            "reads": [f"const {self.schedule.index} j{self.fast} = edge;"],
-        }
+        found = Ahead(reads=[self._at_edge_coordinate()])
         for operand in operands:
-            name, ctype = self.stem(operand.name), operand.dtype.ctype
-            slots["declarations"].append(f"{ctype} {name}_{'edge_next' if double_buffered else 'edge'};")
-            slots["arrivals"] += [f"const {ctype} {name}_edge = {name}_edge_next;"] if double_buffered else []
-            load = f"{name}_{'edge_next' if double_buffered else 'edge'} = *({{}});"
-            slots["reads"] += self.access(load, operand.name, self.offset(operand.name, range(self.fast + 1)))
-        return slots
+            name, ctype = self.stem(operand.name), Plain(operand.dtype.ctype)
+            held = Symbol(f"{name}_{'edge_next' if double_buffered else 'edge'}")
+            found.declarations.append(Declare(ctype, held.name))
+            if double_buffered:
+                found.arrivals.append(Declare(ctype, f"{name}_edge", held, constant=True))
 
-    def _across(self, name: str) -> str:
+            def read(pointer: Term, held: Term = held) -> Statement:
+                return Assign(held, invoke("*", pointer))
+
+            found.reads += self.access(read, operand.name, self.offset(operand.name, range(self.fast + 1)))
+        return found
+
+    def _at_edge_coordinate(self) -> Statement:
+        """Where the single element of a thread is."""
+        return Declare(Plain(self.schedule.index), f"j{self.fast}", Symbol("edge"), constant=True)
+
+    def _across(self, name: str) -> Term:
         """A vector of an operand that lies across those of the row, if it moves along the row by one."""
         row = self.pointer(name, self.offset(name, range(self.fast)))
-        return f"fg::load_raw_across<{self.schedule.vector}>({row}, j{self.fast}, n)"
+        return invoke("fg::load_raw_across", row, Symbol(f"j{self.fast}"), Symbol("n"), of=(self.schedule.vector,))
 
-    def _held(self, operand: Operand) -> str:
+    def _held(self, operand: Operand) -> Term:
         """Where a thread finds what it has read of an operand."""
-        plan, name = self.schedule, self.stem(operand.name)
+        plan, row = self.schedule, Symbol(f"{self.stem(operand.name)}_row")
         if operand in self.shared:
-            return f"{name}_row[part]{'[thread]' if plan.dynamic else ''}"
+            return row.at(PART, *([Symbol("thread")] if plan.dynamic else []))
         if not plan.staged:
-            return f"{name}_row[part]"
-        return f"{name}_row{'[turn]' if plan.prefetch else ''}[part][thread]"
+            return row.at(PART)
+        return row.at(*([TURN] if plan.prefetch else []), PART, Symbol("thread"))
 
-    def _element_coordinates(self, names: Sequence[str]) -> list[str]:
-        return self.coordinates(self.over_loops.start, self.fast, "at", self.moving(names, self.over_loops))
+    def _element_coordinates(self, names: Sequence[str]) -> list[Statement]:
+        return self.coordinates(self.over_loops.start, self.fast, Symbol("at"), self.moving(names, self.over_loops))
 
-    def _first(self, block: str) -> str:
+    def _first(self, block: Term) -> Term:
         """The first row of a group: blocks that share a row make a group, and so does a block with several rows."""
         rows = self.schedule.rows
-        return f"{rows} * {self._group(block)}" if rows > 1 else self._group(block)
+        return rows * self._group(block) if rows > 1 else self._group(block)
 
-    def _group(self, block: str) -> str:
+    def _group(self, block: Term) -> Term:
         plan = self.schedule
-        return f"{plan.index}({block})" + (f" / {plan.cluster}" if plan.cluster > 1 else "")
+        group = Convert(plan.index, block)
+        return group // plan.cluster if plan.cluster > 1 else group

@@ -106,9 +106,9 @@ def render_scan(schedule: ScanSchedule, stage: str) -> Rendered:
 
 
 def _template() -> Any:
-    from fusegen.generate.render import environment
+    from fusegen.generate.templates import template
 
-    return environment().get_template("scan.cu.j2")
+    return template("scan")
 
 
 def _name(schedule: ScanSchedule, stage: str) -> str:

@@ -1,80 +1,152 @@
-"""The slots of row kernels that take sums of segments of their rows: each thread leaves what its vectors add in shared
-memory, where a few threads at a time add up a segment."""
+"""Row kernels that take sums of segments of their rows: each thread leaves what its vectors add in shared memory, where
+a few threads at a time add up a segment."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from fusegen.core.ir import Expr, Reduce
 from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.rows_schedule import RowSchedule
+from fusegen.generate.accumulators import plus
 from fusegen.generate.names import Names
+from fusegen.generate.traversal import Traversal
+from fusegen.kernel_program.nodes import (
+    AUTO,
+    BLANK,
+    THREAD,
+    THREAD_ROW,
+    Assign,
+    Choice,
+    Comment,
+    Convert,
+    Declare,
+    Do,
+    For,
+    If,
+    Number,
+    Plain,
+    Shared,
+    Statement,
+    Symbol,
+    Term,
+    Value,
+    every,
+    invoke,
+)
 
 
 @dataclass(frozen=True)
 class Segments:
-    """The lines about segments of one kernel.
+    """The statements about segments of one kernel.
 
     Args:
-        text: the printer of expressions.
+        value: an expression of the op as a term.
     """
 
     kernel: RowKernel
     plan: RowSchedule
     names: Names
-    text: Callable[[Expr], str]
+    value: Callable[[Expr], Value]
 
     @property
-    def _vectors(self) -> str:
-        """Vectors of a row, or of a block's part of it, as numbers side by side."""
-        return f"[{self.plan.threads * self.plan.vectors_per_thread}]"
+    def _per_block(self) -> int:
+        """Elements of a row that a block has."""
+        return self.plan.threads * self.plan.vectors_per_thread * self.plan.vector
 
-    def declare(self) -> list[str]:
-        """Where threads leave what they have."""
-        rows = f"[{self.plan.rows}]" if self.plan.rows > 1 else ""
+    def declare(self) -> list[Statement]:
+        """Where threads leave what they have: the vectors of a row, or of a block's part of it, side by side."""
+        rows = (self.plan.rows,) if self.plan.rows > 1 else ()
+        dims = (*rows, self.plan.threads * self.plan.vectors_per_thread)
         return [
-            f"FUSEGEN_SHARED({r.expr.dtype.ctype}, {self.names.stem(r.name)}_parts, {rows}{self._vectors});"
-            for r in self.kernel.segments
+            Shared(Plain(r.expr.dtype.ctype), f"{self.names.stem(r.name)}_parts", dims) for r in self.kernel.segments
         ]
 
-    def _parts(self, reduce: Reduce) -> str:
-        return f"{self.names.stem(reduce.name)}_parts" + ("[threadIdx.y]" if self.plan.rows > 1 else "")
+    def _parts(self, reduce: Reduce) -> Term:
+        parts = Symbol(f"{self.names.stem(reduce.name)}_parts")
+        return parts.at(THREAD_ROW) if self.plan.rows > 1 else parts
 
-    def take(self, slots: dict[str, Any]) -> None:
+    def take(self, traversal: Traversal) -> None:
         """What a vector adds, in the last traversal of the row."""
-        number = f"{self.plan.threads} * part + threadIdx.x" if self.plan.vectors_per_thread > 1 else "threadIdx.x"
+        several = self.plan.vectors_per_thread > 1
+        number = self.plan.threads * Symbol("part") + THREAD if several else THREAD
         for reduce in self.kernel.segments:
-            target, value = f"{self._parts(reduce)}[{number}]", self.text(reduce.expr)
+            target, value = self._parts(reduce).at(number), self.value(reduce.expr)
             if self.plan.vector == 1:
-                slots["inner"].append(f"{target} = {value};")
+                traversal.inner.append(Assign(target, value))
                 continue
             part = f"{self.names.stem(reduce.name)}_part"
-            slots["declarations"].append(f"{reduce.expr.dtype.ctype} {part} = 0;")
-            slots["inner"].append(f"{part} += {value};")
-            slots["writes"].append(f"{target} = {part};")
+            traversal.declarations.append(Declare(Plain(reduce.expr.dtype.ctype), part, Number(0)))
+            traversal.inner.append(plus(Symbol(part), value))
+            traversal.writes.append(Assign(target, Symbol(part)))
 
-    def slots(self) -> dict[str, Any] | None:
-        """The traversal of segments."""
-        plan, kernel, of, threads = self.plan, self.kernel, self.names.variable, self.plan.threads_per_segment
+    def sums(self) -> list[Statement]:
+        """The traversal of segments, once all threads have left what they have."""
+        plan, kernel, threads = self.plan, self.kernel, self.plan.threads_per_segment
         if not kernel.segments:
-            return None
-        several = plan.threads > threads
-        member = f"threadIdx.x % {threads}" if several else "threadIdx.x"
-        return {
-            "threads": threads, "groups": plan.threads // threads,
-            "number": "turn" + (f" + threadIdx.x / {threads}" if several else ""),
-            "until": "end" if plan.rows > 1 else "n",
-            "sums": [
-                f"const {r.expr.dtype.ctype} {of(r.name)} = fg::segment_sum<{threads}>({self._parts(r)}, part);"
-                for r in kernel.segments
-            ],
-            "writer": f"{member} == 0 && part.any()",
-            "stores": [self._store(self.names.pointer(s.name), self.text(s.expr)) for s in kernel.shares],
-        }  # fmt: skip
+            return []
+        index, n, size, shared = Plain(plan.index), Symbol("n"), Symbol("segment_size"), plan.cluster > 1
+        groups, several = plan.threads // threads, plan.threads > threads
+        segment, segments, turn, begin, until = map(Symbol, ("segment", "segments", "turn", "begin", "until"))
+        first, last = (
+            (begin, until) if shared else (Convert(plan.index, Number(0)), Symbol("end") if plan.rows > 1 else n)
+        )
+        of_block = ", each block its share of it" if shared else ""
+        part = invoke("fg::part_of_segment", segment, size, first, last, of=(plan.vector,))
+        body: list[Statement] = [
+            Declare(index, "segment", turn + THREAD // threads if several else turn, constant=True),
+            Declare(AUTO, "part", part, constant=True),
+            *(self._sum(reduce) for reduce in kernel.segments),
+            If(
+                every([(THREAD % threads if several else THREAD).equals(0), Symbol("part").call("any")]),
+                tuple(self._stores()),
+            ),
+        ]
+        condition = turn * size < until if shared else turn < segments
+        return [
+            BLANK,
+            Comment(f"{threads} threads at a time add up a segment of the row{of_block}."),
+            Do(invoke("__syncthreads")),
+            Declare(index, "segments", n // size, constant=True),
+            *(
+                [Declare(index, "until", invoke("fg::at_most", begin + self._per_block, n), constant=True)]
+                if shared
+                else []
+            ),
+            For("turn", index, begin // size if shared else Number(0), condition, Number(groups), tuple(body)),
+        ]
 
-    def _store(self, target: str, value: str) -> str:
-        if self.plan.cluster == 1:
-            return f"{target}[at] = {value};"
-        return f"fg::store_share({target} + at, m * segments, share, next, {value});"
+    def _sum(self, reduce: Reduce) -> Statement:
+        own = invoke("fg::segment_sum", self._parts(reduce), Symbol("part"), of=(self.plan.threads_per_segment,))
+        return Declare(Plain(reduce.expr.dtype.ctype), self.names.variable(reduce.name), own, constant=True)
+
+    def _stores(self) -> list[Statement]:
+        """What the first thread of a segment does with the sums."""
+        plan, at, segment = self.plan, Symbol("at"), Symbol("segment")
+        found: list[Statement] = [
+            Declare(Plain(plan.index), "at", Symbol("row") * Symbol("segments") + segment, constant=True)
+        ]
+        share, int_ = Symbol("share"), Plain("int")
+        if plan.cluster > 1:
+            size = Symbol("segment_size")
+            first = Convert("int", segment * size // self._per_block)
+            beyond = (segment + 1) * size > Symbol("until")
+            found += [
+                Declare(int_, "share", invoke("fg::cluster_rank") - first, constant=True),
+                Declare(
+                    int_,
+                    "next",
+                    Choice(beyond, share + 1, Symbol("shares")),
+                    constant=True,
+                    note="the last block: others have none",
+                ),
+            ]
+        for output in self.kernel.shares:
+            target, value = Symbol(self.names.pointer(output.name)), self.value(output.expr)
+            if plan.cluster == 1:
+                found.append(Assign(target.at(at), value))
+                continue
+            apart = Symbol("m") * Symbol("segments")
+            found.append(Do(invoke("fg::store_share", target + at, apart, share, Symbol("next"), value)))
+        return found

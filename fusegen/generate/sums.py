@@ -1,25 +1,55 @@
-"""The slots of kernels that add up: row, column and serial, and the second stage of a split sum."""
+"""Kernels that add up: rows by a block, columns, results by a thread each, and the second stage of a split sum."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
 
 from fusegen.core.ir import Let, Operand, Output, Ref
 from fusegen.fuse.finish import FINISHES
 from fusegen.fuse.schedule import TILE, Access, ColumnSchedule, LineSchedule, SerialSchedule, of_each_result
 from fusegen.generate.accumulators import Accumulator
-from fusegen.generate.slots import SlotFiller
+from fusegen.generate.builder import Builder
+from fusegen.generate.traversal import Traversal
+from fusegen.kernel_program.nodes import (
+    BLANK,
+    BLOCK,
+    BLOCK_Y,
+    RETURN,
+    THREAD,
+    THREAD_ROW,
+    Assign,
+    Comment,
+    Convert,
+    Declare,
+    For,
+    If,
+    KernelProgram,
+    Number,
+    Plain,
+    Statement,
+    Symbol,
+    Term,
+    Vector,
+    count,
+    either,
+    every,
+    invoke,
+    negated,
+)
+
+AT, BEGIN, CHUNK, END, INSIDE, M, N = map(Symbol, ("at", "begin", "chunk", "end", "inside", "m", "n"))
+K, PIECE, RESULT, SPLITS = map(Symbol, ("k", "piece", "result", "splits"))
 
 
-class Sums(SlotFiller):
-    """What kernels that add up have in common. Fills finish.cu.j2, the second stage of a split sum."""
+class Sums(Builder):
+    """What kernels that add up have in common, and the second stage of a split sum."""
 
-    def _add_iterations(self, slots: dict[str, Any]) -> None:
+    def _add_iterations(self, walk: Traversal) -> None:
         for accumulator in self._accumulators():
             before, behind = accumulator.iteration()
-            slots["declarations"] += before
-            slots["writes"] += behind
+            walk.declarations += before
+            walk.writes += behind
 
     def _late_operands(self) -> list[str]:
         needed = self.needed(self.kernel.ending)
@@ -28,50 +58,78 @@ class Sums(SlotFiller):
     def _accumulators(self) -> list[Accumulator]:
         return [Accumulator(reduce, self.names, per_iteration=self.schedule.vector) for reduce in self.kernel.states]
 
-    def _combine(self) -> list[str]:
+    def _combine(self) -> list[Statement]:
         """The states of a block's threads put together."""
-        return [a.combine("block", str(self.schedule.threads)) for a in self._accumulators()]
+        return [a.combine("block", (self.schedule.threads,)) for a in self._accumulators()]
 
-    def _partials(self, position: str) -> list[str]:
-        return [line for a in self._accumulators() for line in a.store(position)]
+    def _partials(self, position: Term) -> list[Statement]:
+        return [s for a in self._accumulators() for s in a.store(position)]
 
-    def _epilogue(self, already: set[str]) -> list[str]:
+    def _epilogue(self, already: set[str]) -> list[Statement]:
         """What follows the reductions, for one result."""
         kept = range(self.schedule.kept)
         late = [o for o in self.kernel.operands if o.name in self._late_operands() and o.name not in already]
-        lines = [line for r in self.kernel.states for line in Accumulator(r, self.names).result()]
-        lines += [Accumulator(of, self.names).partner(name) for name, of in self.kernel.partners.items()]
-        lines += [line for o in late for line in self.read(o, self.offset(o.name, kept))]
-        lines += self.lets([item for item in self.kernel.ending if isinstance(item, Let)])
+        found = [s for r in self.kernel.states for s in Accumulator(r, self.names).result()]
+        found += [Accumulator(of, self.names).partner(name) for name, of in self.kernel.partners.items()]
+        found += [s for o in late for s in self.read(o, self.offset(o.name, kept))]
+        found += self.lets([item for item in self.kernel.ending if isinstance(item, Let)])
         for output in self.kernel.outputs:
-            lines += self.store(output, self.offset(output.name, kept))
-        return lines
+            found += self.store(output, self.offset(output.name, kept))
+        return found
 
-    def finish(self, name: str) -> dict[str, Any]:
+    def finish(self) -> KernelProgram:
         """The second stage, which combines the partial results of each result."""
-        kernel, kept = self.kernel, range(self.schedule.kept)
+        kernel, kept, by = self.kernel, range(self.schedule.kept), self.schedule.finish
         late = [*self._late_operands(), *(o.name for o in kernel.outputs)]
         merged = [Accumulator(reduce, self.names) for reduce in kernel.states]
-        results, (block_width, rows, _) = FINISHES[self.schedule.finish]
-        over, count = ("column", rows) if self.schedule.finish == "tile" else ("block", block_width)
-        return {
-            **(frame := self.frame(name, "finish")),
-            "by": self.schedule.finish,
-            "results": results,
-            "rows": rows,
-            "threads": block_width * rows,
-            "start": [*frame["locate"], *self.start(True)],
-            "index": self.schedule.index,
-            "kept_coordinates": self.coordinates(0, self.schedule.kept - 1, "result", self.moving(late, kept)),
-            "accumulators": [a.declare() for a in merged],
-            "merges": [a.merge("piece * m + result") for a in merged],
-            "combine": [a.combine(over, str(count)) for a in merged],
-            "ending": self._epilogue(set()),
-        }
+        results, (block_width, rows, _) = FINISHES[by]
+        block = Convert(self.schedule.index, self.block) if by != "block" else self.block
+        body = [*self.located("finish"), *self.start(True)]
+        body.append(self.constant(RESULT, block if by == "block" else block * results + THREAD))
+        if by == "thread":
+            body.append(If(RESULT >= M, (RETURN,), brief=True))
+        elif by == "tile":
+            body.append(Declare(Plain("bool"), "inside", RESULT < M, constant=True))
+        body += self.coordinates(0, self.schedule.kept - 1, RESULT, self.moving(late, kept))
+        body += [a.declare() for a in merged]
+        first, step = {
+            "thread": (Number(0), None),
+            "block": (THREAD, Number(block_width * rows)),
+            "tile": (THREAD_ROW, Number(rows)),
+        }[by]  # fmt: skip
+        there = PIECE < SPLITS
+        merges = tuple(a.merge(PIECE * M + RESULT) for a in merged)
+        condition = every([INSIDE, there]) if by == "tile" else there
+        body.append(For("piece", Plain(self.schedule.index), first, condition, step, merges))
+        if by != "thread":
+            over, threads = ("column", rows) if by == "tile" else ("block", block_width)
+            body += [a.combine(over, (threads,)) for a in merged]
+            others = either(negated(INSIDE), THREAD_ROW > 0) if by == "tile" else THREAD > 0
+            body.append(If(others, (RETURN,), brief=True))
+        return self.made((block_width, rows), (*body, *self._epilogue(set())), stage="finish")
+
+
+@dataclass
+class _Once:
+    """What is the same for all elements of a thread's results.
+
+    Attributes:
+        reads: reads it, for all of a vector of results.
+        held: declares what each of these has of its own.
+        each: computes that.
+    """
+
+    reads: list[Statement] = field(default_factory=list)
+    held: list[Statement] = field(default_factory=list)
+    each: list[Statement] = field(default_factory=list)
+
+    def all(self, vector: int) -> list[Statement]:
+        """In this order."""
+        return [*self.reads, *self.held, *([count("k", vector, self.each)] if self.each else [])]
 
 
 class Reduction(Sums):
-    """Fills row.cu.j2, column.cu.j2 and serial.cu.j2."""
+    """A block or a thread a result, or neighbouring results (or vectors of them) a block."""
 
     schedule: LineSchedule | ColumnSchedule | SerialSchedule
 
@@ -80,73 +138,148 @@ class Reduction(Sums):
         """A column kernel's vector lies along its results, a row kernel's along what is summed."""
         return isinstance(self.schedule, ColumnSchedule) and self.schedule.vector > 1
 
-    def slots(self) -> dict[str, Any]:
-        """A block or a thread a result, or 32 results (or vectors of them) a block."""
-        schedule, kernel = self.schedule, self.kernel
-        kept, over = range(schedule.loops), range(schedule.loops, schedule.loops + schedule.inner)
+    def program(self) -> KernelProgram:
+        """All of it."""
+        plan, kernel = self.schedule, self.kernel
+        kept, over = range(plan.loops), range(plan.loops, plan.loops + plan.inner)
         read = [o for o in kernel.operands if o.name in self.read_in_body]
         moving = [o for o in read if self.moving([o.name], over)]
         fixed = [o for o in read if o not in moving]
-        in_loop = [*(o.name for o in moving), *(o.name for o in kernel.pointwise)]
-        slots: dict[str, Any] = {"kept_reads": [], "reads": [], "declarations": [], "inner": [], "writes": []}
-        slots["coordinates"] = self.coordinates(over.start, over.stop - 1, "at", self.moving(in_loop, over))
-        slots["near_coordinates"] = self.coordinates(over.start, over.stop - 1, "at + i", self.moving(in_loop, over))
-        slots |= {"held": [], "once": []}
-        self._read_fixed(fixed, slots)
+        in_loop = self.moving([*(o.name for o in moving), *(o.name for o in kernel.pointwise)], over)
+        walk, once = Traversal(), _Once()
+        walk.coordinates = self.coordinates(over.start, over.stop - 1, AT, in_loop)
+        near = self.coordinates(over.start, over.stop - 1, AT + Symbol("i"), in_loop)
+        self._read_fixed(fixed, walk, once)
         for operand in moving:
-            self._read_element(operand, self.offset(operand.name, range(over.stop)), slots, "reads")
-        slots["inner"] += self.lets([let for let in kernel.body if let not in kernel.once])
+            self._read_element(operand, self.offset(operand.name, range(over.stop)), walk.reads, walk.inner)
+        walk.inner += self.lets([let for let in kernel.body if let not in kernel.once])
         for output in kernel.pointwise:
-            self._write_element(output, self.offset(output.name, range(over.stop)), slots)
-        slots["inner"] += [a.add(self.printer.text(a.reduce.expr), self.printer.half) for a in self._accumulators()]
-        self._add_iterations(slots)
-        late = [] if schedule.split else [*(o.name for o in kernel.outputs), *self._late_operands()]
+            self._write_element(output, self.offset(output.name, range(over.stop)), walk)
+        walk.inner += [a.add(self.value(a.reduce.expr), self.printer.half) for a in self._accumulators()]
+        self._add_iterations(walk)
+        late = [] if plan.split else [*(o.name for o in kernel.outputs), *self._late_operands()]
         names = [*(o.name for o in read), *(o.name for o in kernel.pointwise), *late]
-        already = set() if isinstance(schedule, ColumnSchedule) else {o.name for o in fixed}
-        return {
-            **self.common(),
-            **slots,
-            **self._block(),
-            "split": schedule.split,
-            "kept_coordinates": self.coordinates(0, schedule.loops - 1, "result", self.moving(names, kept)),
-            "accumulators": [a.declare() for a in self._accumulators()],
-            "combine": self._combine(),
-            "ending": self._end(already),
-        }  # fmt: skip
+        already = set() if isinstance(plan, ColumnSchedule) else {o.name for o in fixed}
+        coordinates = self.coordinates(0, plan.loops - 1, RESULT, self.moving(names, kept))
+        accumulators = [a.declare() for a in self._accumulators()]
+        start = [*self.located(), *self.start(plan.follows)]
+        ending = self._end(already)
+        if isinstance(plan, SerialSchedule):
+            body = [
+                Comment("A thread owns one result and adds up its elements by itself."),
+                self.constant(RESULT, Convert(plan.index, BLOCK) * plan.threads + THREAD),
+                If(RESULT >= M, (RETURN,), brief=True),
+                *coordinates, *once.reads,
+                BLANK,
+                *accumulators,
+                For("at", Plain(plan.index), Number(0), AT < N, None, (*walk.coordinates, *walk.inner)),
+                BLANK,
+                *ending,
+            ]  # fmt: skip
+            return self.made((plan.threads, 1), (*start, *body))
+        if isinstance(plan, LineSchedule):
+            body = [*self._line(coordinates, once), *accumulators, self._loop_of_line(walk), *self._combine(), BLANK]
+            body.append(If(THREAD.equals(0), tuple(ending)))
+            return self.made((plan.threads, 1), (*start, *body), self.resident(0))
+        rows = plan.threads // plan.block_width
+        body = [*self._column(coordinates, rows), *accumulators]
+        body.append(If(INSIDE, (*once.all(plan.vector), *self._loop_of_column(walk, near, rows))))
+        writer = every([INSIDE, THREAD_ROW.equals(0)]) if rows > 1 else INSIDE
+        body += [*self._combine(), BLANK, If(writer, tuple(ending))]
+        at_a_time = self.resident(plan.vector * of_each_result(kernel))
+        return self.made((plan.block_width, rows), (*start, *body), at_a_time)
 
-    def _block(self) -> dict[str, Any]:
-        """How the threads of a column kernel's block are divided."""
-        schedule = self.schedule
-        if not isinstance(schedule, ColumnSchedule):
-            return {}
-        values = schedule.vector * of_each_result(self.kernel)
-        return {
-            "rows": schedule.threads // schedule.block_width, "block_width": schedule.block_width,
-            "unroll": schedule.unroll, "bounds": self.bounds(values),
-        }  # fmt: skip
+    def _piece(self) -> list[Statement]:
+        """Which piece of its results a block has."""
+        begin = self.constant(BEGIN, Convert(self.schedule.index, BLOCK_Y) * CHUNK)
+        return [begin, self.constant(END, invoke("fg::at_most", BEGIN + CHUNK, N))] if self.schedule.split else []
 
-    def _read_fixed(self, fixed: Sequence[Operand], slots: dict[str, Any]) -> None:
+    def _line(self, coordinates: list[Statement], once: _Once) -> list[Statement]:
+        """The result of a block."""
+        what = "a piece of one result's" if self.schedule.split else "one result and its"
+        return [
+            Comment(f"A block owns {what} n elements."), self.constant(RESULT, BLOCK), *coordinates, *once.reads,
+            *self._piece(), BLANK,
+        ]  # fmt: skip
+
+    def _loop_of_line(self, walk: Traversal) -> Statement:
+        plan = self.schedule
+        first: Term = plan.vector * THREAD if plan.vector > 1 else THREAD
+        first, end = (BEGIN + first, END) if plan.split else (first, N)
+        body, step = self._element(walk, walk.coordinates), Number(plan.vector * plan.threads)
+        return For("at", Plain(plan.index), first, AT < end, step, tuple(body), 2 if plan.split else None)
+
+    def _column(self, coordinates: list[Statement], rows: int) -> list[Statement]:
+        """The results of a thread."""
+        plan = self.schedule
+        assert isinstance(plan, ColumnSchedule)
+        vector, results = plan.vector, plan.block_width * plan.vector
+        of_piece = " of one piece" if plan.split else ""
+        if rows > 1:
+            words = (
+                f"A block owns {results} neighbouring results; its {rows} rows of threads share the elements{of_piece}."
+            )
+        elif vector > 1:
+            words = f"A thread owns {vector} neighbouring results and adds up their elements{of_piece} by itself."
+        else:
+            words = f"A thread owns one result and adds up its elements{of_piece} by itself."
+        first = Convert(plan.index, BLOCK) * results
+        return [
+            Comment(words), self.constant(RESULT, first + (vector * THREAD if vector > 1 else THREAD)),
+            Declare(Plain("bool"), "inside", RESULT < M, constant=True), *coordinates, *self._piece(), BLANK,
+        ]  # fmt: skip
+
+    def _loop_of_column(self, walk: Traversal, near: list[Statement], rows: int) -> list[Statement]:
+        """The elements of a thread's results, in what order it takes them."""
+        plan = self.schedule
+        assert isinstance(plan, ColumnSchedule)
+        index, several, end = Plain(plan.index), plan.unroll, END if plan.split else N
+        if several == 1:
+            first: Term = THREAD_ROW if rows > 1 else Number(0)
+            if plan.split:
+                first = BEGIN + THREAD_ROW if rows > 1 else BEGIN
+            body = tuple(self._element(walk, walk.coordinates))
+            return [For("at", index, first, AT < end, Number(rows) if rows > 1 else None, body, 4)]
+        first = several * THREAD_ROW
+        each = count("i", several, self._element(walk, near))
+        return [
+            Comment(
+                "Neighbouring elements go to one thread, where terms of opposite signs meet before they are large."
+            ),
+            Declare(index, "at", BEGIN + first if plan.split else first),
+            For("at", None, None, AT + (several - 1) < end, Number(several * rows), (each,)),
+            For("at", None, None, AT < end, None, tuple(self._element(walk, walk.coordinates)), 1),
+        ]
+
+    def _element(self, walk: Traversal, coordinates: list[Statement]) -> list[Statement]:
+        """What is done at one place along the reduced axes."""
+        vector = self.schedule.vector
+        if vector == 1:
+            return [*coordinates, *walk.inner]
+        return [*coordinates, *walk.reads, *walk.declarations, count("k", vector, walk.inner), *walk.writes]
+
+    def _read_fixed(self, fixed: Sequence[Operand], walk: Traversal, once: _Once) -> None:
         """What is the same for all elements of a result, before the loop over them; where a thread has a vector of
         results, in vectors."""
         kernel, kept = self.kernel, range(self.schedule.loops)
-        once, each = self.needed(kernel.once), set(kernel.held)
+        in_once, each = self.needed(kernel.once), set(kernel.held)
         for operand in fixed:
-            lines: dict[str, Any] = {"kept_reads": slots["kept_reads"], "inner": []}
-            self._read_element(operand, self.offset(operand.name, kept), lines, "kept_reads")
-            slots["inner"] += lines["inner"] if operand.name in each else []
-            slots["once"] += lines["inner"] if operand.name in once else []
+            inner = list[Statement]()
+            self._read_element(operand, self.offset(operand.name, kept), once.reads, inner, once=True)
+            walk.inner += inner if operand.name in each else []
+            once.each += inner if operand.name in in_once else []
         vectors = {operand.name for operand in fixed if self._differs_in_vector([operand.name])}
         for let in kernel.once:
             if not (self.needed([let]) & vectors):
-                slots["kept_reads"] += self.lets([let])
+                once.reads += self.lets([let])
                 continue
             vectors.add(let.name)
-            slots["once"] += self.lets([let])
+            once.each += self.lets([let])
             if let.name in each:
-                held, ctype = f"{self.stem(let.name)}_v", let.expr.dtype.ctype
-                slots["held"].append(f"fg::Vec<{ctype}, {self.schedule.vector}> {held};")
-                slots["once"].append(f"{held}[k] = {self.variable(let.name)};")
-                slots["inner"].append(f"const {ctype} {self.variable(let.name)} = {held}[k];")
+                held, ctype = Symbol(f"{self.stem(let.name)}_v"), let.expr.dtype.ctype
+                once.held.append(Declare(Vector(ctype, self.schedule.vector), held.name))
+                once.each.append(Assign(held.at(K), Symbol(self.variable(let.name))))
+                walk.inner.append(Declare(Plain(ctype), self.variable(let.name), held.at(K), constant=True))
 
     def _differs_in_vector(self, names: Sequence[str]) -> bool:
         """Whether neighbouring results of a thread read different elements of one of these."""
@@ -156,97 +289,99 @@ class Reduction(Sums):
         """The loop along which the vector lies."""
         return self.schedule.loops - 1 if self._vector_along_results else self.schedule.loops + self.schedule.inner - 1
 
-    def _read_element(self, operand: Operand, offset: str, slots: dict[str, Any], where: str) -> None:
-        """Read for a whole vector at once where its elements lie side by side or are one element; else one by one."""
+    def _read_element(
+        self, operand: Operand, offset: Term | None, whole: list[Statement], inner: list[Statement], once: bool = False
+    ) -> None:
+        """Read for a ``whole`` vector at once where its elements lie side by side or are one element; else one by one.
+
+        Args:
+            once: before the elements, where there is no vector of these.
+        """
         name, vector = operand.name, self.schedule.vector
         access = self.schedule.placement(name).access
         if vector == 1:
-            slots["inner" if where == "reads" else where] += self.read(operand, offset)
+            (whole if once else inner).extend(self.read(operand, offset))
         elif access is Access.ROW:
-            slots[where] += self.read_vector(operand, offset)
-            slots["inner"].append(self.vector_element(operand))
+            whole += self.read_vector(operand, offset)
+            inner.append(self.vector_element(operand))
         elif access is Access.STRIDED and self.moving([name], [self._fast()]):
-            slots["inner"] += self.read(operand, self.element_offset(name, offset, self._fast()))
+            inner += self.read(operand, self.element_offset(name, offset, self._fast()))
         else:
-            slots[where] += self.read(operand, offset)
+            whole += self.read(operand, offset)
 
-    def _write_element(self, output: Output, offset: str, slots: dict[str, Any]) -> None:
+    def _write_element(self, output: Output, offset: Term | None, walk: Traversal) -> None:
         name, vector = output.name, self.schedule.vector
         if vector > 1 and self.schedule.placement(name).access is Access.ROW:
-            slots["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {self.stem(name)}_v;")
-            slots["inner"].append(f"{self.stem(name)}_v[k] = {self.printer.text(output.expr)};")
-            slots["writes"] += self.write_vector(output, offset)
+            own = Symbol(f"{self.stem(name)}_v")
+            walk.declarations.append(Declare(Vector(output.dtype.compute.ctype, vector), own.name))
+            walk.inner.append(Assign(own.at(K), self.value(output.expr)))
+            walk.writes += self.write_vector(output, offset)
             return
         at = self.element_offset(name, offset, self._fast()) if vector > 1 else offset
-        slots["inner"] += self.store(output, at)
+        walk.inner += self.store(output, at)
 
     def _accumulators(self) -> list[Accumulator]:
         results = self.schedule.vector if self._vector_along_results else 1
         per_iteration = self.schedule.vector if isinstance(self.schedule, LineSchedule) else 0
         return [Accumulator(reduce, self.names, results, per_iteration) for reduce in self.kernel.states]
 
-    def _combine(self) -> list[str]:
+    def _combine(self) -> list[Statement]:
         """The states of a block's threads put together; a thread by itself has nothing to combine."""
-        schedule = self.schedule
-        if isinstance(schedule, LineSchedule):
+        plan = self.schedule
+        if isinstance(plan, LineSchedule):
             return super()._combine()
-        if isinstance(schedule, SerialSchedule) or schedule.threads == schedule.block_width:
+        if isinstance(plan, SerialSchedule) or plan.threads == plan.block_width:
             return []
-        count = f"{schedule.threads // schedule.block_width}"
-        count += "" if schedule.block_width == TILE else f", {schedule.block_width}"
-        return [a.combine("column", count) for a in self._accumulators()]
+        threads = (plan.threads // plan.block_width, *(() if plan.block_width == TILE else (plan.block_width,)))
+        return [a.combine("column", threads) for a in self._accumulators()]
 
-    def _end(self, already: set[str]) -> list[str]:
+    def _end(self, already: set[str]) -> list[Statement]:
         """What the thread that holds the reductions does with them."""
         if self.schedule.split:
-            return self._partials(f"{self.schedule.index}(blockIdx.y) * m + result")
+            return self._partials(Convert(self.schedule.index, BLOCK_Y) * M + RESULT)
         if not self._vector_along_results:
             return self._epilogue(already)
-        slots = {"reads": list[str](), "each": list[str](), "writes": list[str]()}
-        self._end_of_vector(slots)
-        each = [f"for (int k = 0; k < {self.schedule.vector}; ++k) {{", *(f"  {x}" for x in slots["each"]), "}"]
-        return [*slots["reads"], *(each if slots["each"] else []), *slots["writes"]]
+        reads, each, writes = list[Statement](), list[Statement](), list[Statement]()
+        self._end_of_vector(reads, each, writes)
+        return [*reads, *([count("k", self.schedule.vector, each, unroll=None)] if each else []), *writes]
 
-    def _end_of_vector(self, slots: dict[str, list[str]]) -> None:
+    def _end_of_vector(self, reads: list[Statement], each: list[Statement], writes: list[Statement]) -> None:
         """What follows the reductions, for each of a vector of results; vectors are read and written as such."""
         kernel, late = self.kernel, self._late_operands()
         sums = {a.name: a for a in self._accumulators() if a.is_sum}
         as_they_are = {
-            o.name: sums[self.variable(o.expr.name)].variable for o in kernel.outputs
+            o.name: sums[self.variable(o.expr.name)].state() for o in kernel.outputs
             if isinstance(o.expr, Ref) and self.variable(o.expr.name) in sums and self._in_vectors(o.name)
         }  # fmt: skip
         read = self.needed(item for item in kernel.ending if item.name not in as_they_are)
         wanted = [a for a in self._accumulators() if a.reduce.name in read or not a.is_sum]
-        slots["each"] += [line for a in wanted for line in a.result(in_vector=True)]
+        each += [s for a in wanted for s in a.result(in_vector=True)]
         held = {a.reduce.name: a for a in self._accumulators()}
-        slots["each"] += [held[of.name].partner(name, in_vector=True) for name, of in kernel.partners.items()]
+        each += [held[of.name].partner(name, in_vector=True) for name, of in kernel.partners.items()]
         for operand in kernel.operands:
             if operand.name in late:
-                self._read_late(operand, slots)
-        slots["each"] += self.lets([item for item in kernel.ending if isinstance(item, Let)])
+                self._read_late(operand, reads, each)
+        each += self.lets([item for item in kernel.ending if isinstance(item, Let)])
         for output in kernel.outputs:
-            self._write_result(output, as_they_are.get(output.name), slots)
+            name, offset = output.name, self.offset(output.name, range(self.schedule.kept))
+            if not self._in_vectors(name):
+                each += self.store(output, self.element_offset(name, offset, self._fast()))
+                continue
+            own: Term = Symbol(f"{self.stem(name)}_v")
+            if name not in as_they_are:
+                ctype = output.dtype.compute.ctype
+                reads.append(Declare(Vector(ctype, self.schedule.vector), f"{self.stem(name)}_v"))
+                each.append(Assign(own.at(K), self.value(output.expr)))
+            writes += self.store_vector(as_they_are.get(name, own), name, offset)
 
     def _in_vectors(self, name: str) -> bool:
         gathered = any(name == operand.name for operand in self.kernel.gathered)  # by a place that is not known before
         return self.schedule.placement(name).access is Access.ROW and not gathered
 
-    def _read_late(self, operand: Operand, slots: dict[str, list[str]]) -> None:
+    def _read_late(self, operand: Operand, reads: list[Statement], each: list[Statement]) -> None:
         offset = self.offset(operand.name, range(self.schedule.kept))
         if self._in_vectors(operand.name):
-            slots["reads"] += self.read_vector(operand, offset)
-            slots["each"].append(self.vector_element(operand))
+            reads += self.read_vector(operand, offset)
+            each.append(self.vector_element(operand))
         else:
-            slots["each"] += self.read(operand, self.element_offset(operand.name, offset, self._fast()))
-
-    def _write_result(self, output: Output, sums: str | None, slots: dict[str, list[str]]) -> None:
-        """A vector of results, in a variable of its own if it is not one of ``sums`` already."""
-        name, offset = output.name, self.offset(output.name, range(self.schedule.kept))
-        if not self._in_vectors(name):
-            slots["each"] += self.store(output, self.element_offset(name, offset, self._fast()))
-            return
-        if sums is None:
-            slots["reads"].append(f"fg::Vec<{output.dtype.compute.ctype}, {self.schedule.vector}> {self.stem(name)}_v;")
-            slots["each"].append(f"{self.stem(name)}_v[k] = {self.printer.text(output.expr)};")
-        store = f"fg::store_vector<{self.schedule.vector}>({{}}, {sums or f'{self.stem(name)}_v'});"
-        slots["writes"] += self.access(store, name, offset, one_term=" + " in offset)
+            each += self.read(operand, self.element_offset(operand.name, offset, self._fast()))

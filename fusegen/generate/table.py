@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fusegen.core.locks import cached_property
 from fusegen.generate.params import Param
@@ -61,21 +61,6 @@ class Table:
         """The kernel's parameters."""
         return (Param("table", "table", f"const __grid_constant__ {kernel}_Table"), *self.shared)
 
-    def locate(self, counted: bool) -> list[str]:
-        """What is a block's own, from the table.
-
-        Args:
-            counted: the kernel reads how many blocks its tensor has.
-        """
-        lines = [
-            "// Find the tensor that this block is one of, and which one of its blocks it is.",
-            "const int member = fg::member_of(table.first_block, blockIdx.x);",
-            "const int block = blockIdx.x - table.first_block[member];",
-        ]
-        if counted:
-            lines.append("const int blocks = table.first_block[member + 1] - table.first_block[member];")
-        return [*lines, *(f"{p.ctype} {p.name} = table.{p.name}[member];" for p in map(_constant, self.fields))]
-
     # -- its bytes ------------------------------------------------------------------------------------------------
 
     def numbers(self, members: Sequence[Sequence[bytes]], blocks: Sequence[int]) -> bytes:
@@ -108,7 +93,3 @@ def _size(p: Param) -> tuple[int, int]:
 def _plain(ctype: str) -> str:
     """A pointer's type as that of a field: what it promises is said where it is used."""
     return ctype.removesuffix(" __restrict__")
-
-
-def _constant(p: Param) -> Param:
-    return p if _is_pointer(p) else replace(p, ctype=f"const {p.ctype}")

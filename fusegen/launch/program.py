@@ -236,13 +236,18 @@ def _step(
 
 def static_bytes(param: Param, schedule: Schedule, launch: Launch) -> bytes:
     """What a parameter is that the layout of a call tells, as it lies in memory."""
-    code = "q" if param.ctype in ("int64_t", "fg::Divisor64") else "i"
-    if param.kind == "divisor":
-        size = launch.sizes[param.loop]
-        return struct.pack("<q", size) if code == "q" else struct.pack("<IIi", *magic_division(size))
+    code, value = "q" if param.ctype in ("int64_t", "fg::Divisor64") else "i", static_value(param, schedule, launch)
+    if param.kind == "divisor" and code == "i":
+        return struct.pack("<IIi", *magic_division(value))
+    return struct.pack("<" + code, value)
+
+
+def static_value(param: Param, schedule: Schedule, launch: Launch) -> int:
+    """What a parameter is that the layout of a call tells."""
     ranges = {"all": launch.sizes, "kept": launch.sizes[: schedule.kept], "reduced": launch.sizes[schedule.kept :]}
-    value = {
+    return {
         "count": lambda: prod(ranges[param.source]),
+        "divisor": lambda: launch.sizes[param.loop],
         "extent": lambda: launch.sizes[param.loop],
         "stride": lambda: launch.strides[param.source][param.loop],
         "axis": lambda: launch.axis_sizes[param.source],
@@ -251,7 +256,6 @@ def static_bytes(param: Param, schedule: Schedule, launch: Launch) -> bytes:
         "segment": lambda: launch.segment,
         "shares": lambda: launch.partial_sizes[SHARE_AXIS],
     }[param.kind]()
-    return struct.pack("<" + code, value)
 
 
 def scalar_value(scalar: Scalar, value: Any) -> Any:

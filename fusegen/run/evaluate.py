@@ -29,6 +29,7 @@ from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.products import Chain, Product, Scan, Scatter, chain
 from fusegen.fuse.scans import element, neighbour, running
 from fusegen.plan.backward import prune_backward, reading, result_names
+from fusegen.run.programs import run_programs
 
 if TYPE_CHECKING:
     import torch
@@ -65,6 +66,7 @@ def stages(op: Op, stored: bool = False) -> Iterator[tuple[str, Evaluate]]:
     for number in range(count):
         kinds = {type(kernel).__name__ for found in compiled for kernel in _candidate(found, number)}
         yield f"fused, candidate {number + 1} of {count}: {', '.join(sorted(kinds))}", _runs(_fused(number), stored)
+    yield "kernel programs", _runs(run_programs, stored)
 
 
 def _lowered(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes, floats: Any) -> list[torch.Tensor]:

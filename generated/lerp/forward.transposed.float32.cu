@@ -24,7 +24,8 @@ void lerp_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
   FUSEGEN_SHARED(float, end_tile, [32][33]);
 #pragma unroll
   for (int line = threadIdx.y; line < 32; line += 8) {
-    const int row = row0 + threadIdx.x, col = col0 + line;
+    const int row = row0 + threadIdx.x;
+    const int col = col0 + line;
     if (row < rows && col < cols) {
       end_tile[line][threadIdx.x] = fg::load(end_ptr + row + col * end_stride1);
     }
@@ -33,7 +34,8 @@ void lerp_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
 
 #pragma unroll
   for (int line = threadIdx.y; line < 32; line += 8) {
-    const int row = row0 + line, col = col0 + threadIdx.x;
+    const int row = row0 + line;
+    const int col = col0 + threadIdx.x;
     if (row < rows && col < cols) {
       const float input = fg::load(input_ptr + row * input_stride0 + col);
       const float end_ = end_tile[threadIdx.x][line];

@@ -1,16 +1,19 @@
-"""Every barrier in headers, templates and the generator is needed, and the emulator says so where it is missing.
+"""Every barrier in headers, templates and kernel programs is needed, and the emulator says so where it is missing.
 
-The sites are read from the files. One after the other is left out, and kernels that have it must end in a report.
+The sites are read from the files and programs. One after the other is left out, and kernels that have it must end in a
+report.
 """
 
 from __future__ import annotations
 
 import pkgutil
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import count
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -24,8 +27,21 @@ from fusegen import generate, pipeline
 from fusegen.core.errors import CompileError
 from fusegen.fuse import rows_schedule, strided_rows
 from fusegen.fuse.rows_schedule import Chip
-from fusegen.generate import render
+from fusegen.generate import templates
+from fusegen.generate.builder import Builder, macros
 from fusegen.generate.rendered import Rendered, template_text
+from fusegen.kernel_program.nodes import (
+    Do,
+    For,
+    Function,
+    If,
+    Invoke,
+    KernelProgram,
+    Method,
+    Scope,
+    Statement,
+    inside,
+)
 from fusegen.launch.emulator import build as emulator
 from fusegen.launch.emulator.build import Mode
 from fusegen.plan.targets import CpuTarget
@@ -39,6 +55,8 @@ WAITS = re.compile(
     r"(?<![\w:.])(?:fg::|link\.)?"
     r"(?:__sync\w+|cluster_arrive|cluster_wait|ready|receive|await_loads|wait_for_previous_kernel)\([^;{}]*\);"
 )
+# The functions of kernel programs that do nothing else.
+WAITING = {"__syncthreads", "fg::await_loads", "fg::wait_for_previous_kernel", "ready"}
 FUNCTION = re.compile(r"^\s*(?:template <[^;]*?> *)?(?:static )?FG_DEVICE [^;=]*?(\w+)\(", re.MULTILINE)
 FOLDER = ROOT / "templates"
 TEMPLATES = sorted(path.name for path in FOLDER.glob("*.j2"))
@@ -184,7 +202,7 @@ def test_each_wait_of_a_header_is_needed(site: HeaderSite) -> None:
     assert bool(found) == (str(site) not in UNNEEDED)
 
 
-# ---- templates and the generator ---------------------------------------------------------------------------------
+# ---- templates and kernel programs -------------------------------------------------------------------------------
 
 
 class Noting(CpuTarget):
@@ -217,9 +235,86 @@ def on(target: CpuTarget, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             patch.setattr(module, "target_of", lambda device: target)
         for module in (pipeline, scan_step):
             patch.setattr(module, "remember", remember)
-        render.environment.cache_clear()
+        forget_templates()
         yield
-    render.environment.cache_clear()
+    forget_templates()
+
+
+def forget_templates() -> None:
+    templates.environment.cache_clear()
+    macros.cache_clear()
+
+
+@dataclass(frozen=True)
+class ProgramSite:
+    """The n-th wait of a name in the programs of a builder."""
+
+    builder: str
+    function: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.builder}, {self.function}:{self.number}"
+
+    @contextmanager
+    def left_out(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        made = Builder.made
+
+        def without(builder: Builder, *given: Any, **named: Any) -> KernelProgram:
+            program = made(builder, *given, **named)
+            if type(builder).__name__ != self.builder:
+                return program
+            return replace(program, body=without_one(program.body, self.function, self.number, count()))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Builder, "made", without)
+            yield
+
+
+def wait_of(statement: Statement) -> str:
+    """What a statement waits for: the name of a function that does nothing else."""
+    match statement:
+        case Do(what=Invoke(function=name) | Method(function=name)) if name in WAITING:
+            return name
+    return ""
+
+
+def without_one(
+    body: tuple[Statement, ...], function: str, number: int, numbers: Iterator[int]
+) -> tuple[Statement, ...]:
+    """The statements but for one wait."""
+    found = []
+    for statement in body:
+        if wait_of(statement) == function and next(numbers) == number:
+            continue
+        if isinstance(statement, (If, For, Scope, Function)):
+            statement = replace(statement, body=without_one(statement.body, function, number, numbers))
+        found.append(statement)
+    return tuple(found)
+
+
+def all_statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
+    for statement in body:
+        yield statement
+        yield from all_statements(inside(statement))
+
+
+def program_sites(monkeypatch: pytest.MonkeyPatch) -> list[ProgramSite]:
+    """Those of all cases."""
+    made, found = Builder.made, dict[ProgramSite, None]()
+
+    def noted(builder: Builder, *given: Any, **named: Any) -> KernelProgram:
+        program, numbers = made(builder, *given, **named), Counter[str]()
+        for name in filter(None, map(wait_of, all_statements(program.body))):
+            found[ProgramSite(type(builder).__name__, name, numbers[name])] = None
+            numbers[name] += 1
+        return program
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Builder, "made", noted)
+        for case in CASES:
+            _complete[case] = texts(case, patch)
+    return list(found)
 
 
 @dataclass(frozen=True)
@@ -241,7 +336,7 @@ class TemplateSite:
             return "".join(lines)
 
         with monkeypatch.context() as patch:
-            patch.setattr(render, "template_text", text)
+            patch.setattr(templates, "template_text", text)
             yield
 
 
@@ -404,8 +499,15 @@ def test_all_waits_of_the_generator_are_known() -> None:
     assert len(generator_sites()) == sum(len(WAITS.findall(source)) for source in sources)
 
 
-@pytest.mark.parametrize("site", [*template_sites(), *generator_sites()], ids=str)
-def test_each_wait_of_a_template_is_needed(site: TemplateSite | GeneratorSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_waits_of_programs_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that a module of the generator makes is in a program of some case."""
+    made = {site.function for site in program_sites(monkeypatch)}
+    sources = [path.read_text(encoding="utf-8") for path in Path(generate.__path__[0]).glob("*.py")]
+    assert made == WAITING & {name for source in sources for name in re.findall(r'"([\w:]+)"', source)}
+    assert made == WAITING
+
+
+def check_needed(site: TemplateSite | GeneratorSite | ProgramSite, monkeypatch: pytest.MonkeyPatch) -> None:
     reports: dict[str, str] = {}
     for case in CASES:
         complete = _complete.get(case) or texts(case, monkeypatch)
@@ -413,5 +515,17 @@ def test_each_wait_of_a_template_is_needed(site: TemplateSite | GeneratorSite, m
         with site.left_out(monkeypatch):
             if texts(case, monkeypatch) != complete:
                 reports[case] = report(lambda case=case: run_case(case, monkeypatch))  # type: ignore[misc]
-    assert reports, "no case has it: add one"
-    assert all(reports.values()), {case for case, text in reports.items() if not text}
+    assert reports, f"{site}: no case has it: add one"
+    assert all(reports.values()), (str(site), {case for case, text in reports.items() if not text})
+
+
+@pytest.mark.parametrize("site", [*template_sites(), *generator_sites()], ids=str)
+def test_each_wait_of_a_template_is_needed(site: TemplateSite | GeneratorSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_needed(site, monkeypatch)
+
+
+def test_each_wait_of_a_program_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sites = program_sites(monkeypatch)
+    assert len(sites) >= 7
+    for site in sites:
+        check_needed(site, monkeypatch)

@@ -21,7 +21,7 @@ from typing import Any
 
 SHIPPED = (
     "py.typed", "_language.pyi", "_nn.pyi", "_ops.pyi", "declare/tensor.pyi", "nn/__init__.pyi", "ops/__init__.pyi",
-    "templates/fusegen.cuh", "templates/elementwise.cu.j2", "launch/emulator/fusegen_emulator.h",
+    "templates/fusegen.cuh", "templates/kernel_program.cu.j2", "launch/emulator/fusegen_emulator.h",
     "launch/emulator/fusegen_emulator_runtime.cpp", "native/fusegen_native.cpp", "native/fusegen_native_table.h",
 )  # fmt: skip
 # Called on what is imported, not by their own program: what is hidden from this process would be there in that one.

@@ -1,0 +1,97 @@
+"""The device functions that kernel programs invoke: what each needs of the threads around it, and what it changes.
+
+The functions are written in templates/*.cuh. A program may invoke no others: that is how it is known where threads wait
+for each other, which arguments come back changed, and what a term is when the program runs without a compiler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Threads(Enum):
+    """Which threads must come to a function together."""
+
+    ANY = "each by itself"
+    BLOCK = "all threads of a block"
+    CLUSTER = "all threads of a cluster"
+
+
+@dataclass(frozen=True)
+class DeviceFunction:
+    """One of them.
+
+    Attributes:
+        name: as programs invoke it.
+        together: the threads that come to it together. They have all come when the first goes on.
+        changes: the first of the arguments that come back changed; None if none do.
+        effect: it is invoked for what it does, not for a value.
+        site: the position of the number among its template's arguments that tells its places in a program apart, each
+            of which exchanges through shared memory of its own; None without one.
+    """
+
+    name: str
+    together: Threads = Threads.ANY
+    changes: int | None = None
+    effect: bool = False
+    site: int | None = None
+
+
+_BLOCK, _CLUSTER = Threads.BLOCK, Threads.CLUSTER
+_ROWS = (
+    # Memory.
+    DeviceFunction("*"),
+    DeviceFunction("fg::load"),
+    DeviceFunction("fg::load_vector"),
+    DeviceFunction("fg::load_unaligned"),
+    DeviceFunction("fg::load_raw"),
+    DeviceFunction("fg::load_raw_across"),
+    DeviceFunction("fg::widen"),
+    DeviceFunction("fg::gather"),
+    DeviceFunction("fg::load_async", effect=True),
+    DeviceFunction("fg::await_loads", effect=True),
+    DeviceFunction("fg::read_again", effect=True),
+    DeviceFunction("fg::store", effect=True),
+    DeviceFunction("fg::store_vector", effect=True),
+    DeviceFunction("fg::store_unaligned", effect=True),
+    DeviceFunction("fg::store_share", effect=True),
+    DeviceFunction("fg::dynamic_shared"),
+    DeviceFunction("fg::behind"),
+    # Positions.
+    DeviceFunction("fg::take", changes=0),
+    DeviceFunction("fg::advance", changes=0, effect=True),
+    DeviceFunction("fg::assume_multiple", effect=True),
+    DeviceFunction("fg::at_most"),
+    DeviceFunction("fg::to_aligned"),
+    DeviceFunction("fg::last_vector_end"),
+    DeviceFunction("fg::end_element"),
+    DeviceFunction("fg::part_of_segment"),
+    DeviceFunction("fg::cluster_rank"),
+    DeviceFunction("fg::member_of"),
+    # Numbers.
+    DeviceFunction("fg::divide_by_count"),
+    # Threads.
+    DeviceFunction("__syncthreads", _BLOCK, effect=True),
+    DeviceFunction("fg::wait_for_previous_kernel", effect=True),
+    DeviceFunction("fg::block_sum", _BLOCK),
+    DeviceFunction("fg::block_merge", _BLOCK),
+    DeviceFunction("fg::column_sum", _BLOCK),
+    DeviceFunction("fg::column_merge", _BLOCK, changes=0),
+    DeviceFunction("fg::row_sum", _BLOCK, changes=0, effect=True, site=2),
+    DeviceFunction("fg::row_merge", _BLOCK, changes=0, effect=True, site=2),
+    DeviceFunction("fg::cluster_sum", _CLUSTER, changes=1, effect=True, site=1),
+    DeviceFunction("fg::cluster_merge", _CLUSTER, changes=1, effect=True, site=1),
+    DeviceFunction("fg::columns_sum", _BLOCK, changes=0, effect=True, site=2),
+    DeviceFunction("fg::columns_maximum", _BLOCK, changes=0, effect=True, site=2),
+    DeviceFunction("fg::columns_merge", _BLOCK, changes=0, effect=True, site=2),
+    DeviceFunction("fg::rows_sum", _BLOCK, changes=0, effect=True),
+    DeviceFunction("fg::segment_sum"),
+)
+
+FUNCTIONS = {row.name: row for row in _ROWS}
+# Members of states (templates/fusegen_reduce.cuh) and of what is no state; those that change it.
+MEMBERS = frozenset({"result", "partner", "total", "any"})
+CHANGING = frozenset({"add", "add_fast", "see", "saw", "settle", "take", "take_fast", "finish", "merge", "ready"})
+# Those at which all threads of a cluster come together.
+TOGETHER = {"ready": _CLUSTER}
