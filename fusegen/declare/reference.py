@@ -304,6 +304,8 @@ class Evaluation:
             return args[0]
         detail = () if node.detail is None else (node.detail,)
         row = lookup(node.function)
+        if row.cost >= _SPECIAL and not row.draws and self.device.type == "cpu":
+            return _same_bits(self.torch, lambda *values: row.reference(self.torch, *values, *detail), args)
         value = row.reference(self.torch, *args, *detail)
         return value.to(self.floats) if row.draws else value
 
@@ -387,6 +389,27 @@ class Evaluation:
     def over(self, expr: Expr, axes: Collection[str]) -> Any:
         """The value of an expression, with all of its elements along these axes."""
         return self.evaluate(expr).expand([self.sizes[axis] if axis in axes else -1 for axis in self.axes])
+
+
+# From this cost on (`Function.cost`), torch computes a function otherwise than element by element on a CPU.
+_SPECIAL = 16
+_WHOLE = 64  # elements, a multiple of those that it takes at once
+
+
+def _same_bits(t: Any, function: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """A function of numbers with the same last bit for the same number, wherever that stands.
+
+    Torch's CPU takes several elements at once, and those that are left at the end by other code, whose last bits are
+    others. An element that is compared with its own maximum, which another pass took, would then not be found. So there
+    are always whole groups of elements side by side.
+    """
+    args = list(t.broadcast_tensors(*args)) if len(args) > 1 else list(args)
+    shape, count = args[0].shape, args[0].numel()
+    if not count or not args[0].is_floating_point():
+        return function(*args)
+    pad = t.nn.functional.pad
+    flat = [pad(arg.reshape(-1), (0, -count % _WHOLE), value=0.5).contiguous() for arg in args]
+    return function(*flat)[:count].reshape(shape)
 
 
 @functools.cache
