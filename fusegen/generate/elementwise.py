@@ -41,6 +41,7 @@ from fusegen.kernel_program.nodes import (
 
 AT, FIRST, K, N, STRIDE = map(Symbol, ("at", "first", "k", "n", "stride"))
 COL, COL0, COLS, LINE, ROW, ROW0, ROWS = map(Symbol, ("col", "col0", "cols", "line", "row", "row0", "rows"))
+_BY_COORDINATES = (Access.ROW, Access.SPLAT, Access.STRIDED)
 TILE_ROWS = 8  # rows of threads of a block that takes a tile
 
 
@@ -59,7 +60,7 @@ class _Vectors(Builder):
 
     def _vector_parts(self) -> Traversal:
         found, plan = Traversal(), self.schedule
-        offset_names = [p.name for p in plan.placements if p.access in (Access.ROW, Access.SPLAT, Access.STRIDED)]
+        offset_names = [p.name for p in plan.placements if p.access in _BY_COORDINATES]
         last = plan.loops - 1
         used = self.moving(offset_names, range(last + 1))
         if offset_names and plan.whole_rows:
@@ -198,7 +199,7 @@ class Elementwise(_Vectors):
         singles = [o for o in self.kernel.operands if apart and plan.placement(o.name).access is Access.SINGLE]
         coordinates = list[Statement]()
         if needs_coordinates(plan):
-            names = [p.name for p in plan.placements if p.access is Access.STRIDED]
+            names = [p.name for p in plan.placements if p.access in _BY_COORDINATES]
             last = plan.loops - 1
             coordinates = self.coordinates(0, last, AT, self.moving(names, range(last + 1)))
         reads = [s for o in singles for s in self.read(o, at[o.name])]

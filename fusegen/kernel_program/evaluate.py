@@ -109,9 +109,11 @@ class _Range:
 class _Expressions(Evaluation):
     """The op's expressions, of what the program's variables hold."""
 
-    def __init__(self, torch: Any, sizes: Mapping[str, int], floats: Any, named: Mapping[str, Any]) -> None:
+    def __init__(
+        self, torch: Any, sizes: Mapping[str, int], floats: Any, named: Mapping[str, Any], device: Any
+    ) -> None:
         self.torch, self.floats, self.axes = torch, floats, ()
-        self.sizes, self.device = dict(sizes), torch.device("cpu")
+        self.sizes, self.device = dict(sizes), device
         self.named, self.fixed = named, {}  # type: ignore[assignment]
 
 
@@ -141,10 +143,12 @@ class _Machine:
         import torch
 
         self.torch, self.program, self.floats = torch, program, floats
+        buffers = [a for a in arguments.values() if isinstance(a, Buffer)]
+        self.device = buffers[0].values.device if buffers else torch.device("cpu")
         across, rows = program.block
         self.blocks = len(blocks)
         self.count = self.blocks * program.threads
-        number = torch.arange(self.count)
+        number = torch.arange(self.count, device=self.device)
         self.thread = number % program.threads  # of its block
         self.block = number // program.threads
         of_grid = self.block + blocks.start
@@ -159,13 +163,13 @@ class _Machine:
         self.cluster = self.block // program.cluster
         self.row = self.block * rows + self.thread // across
         self.column = self.block * across + self.thread % across
-        self.meeting = torch.zeros(self.blocks, dtype=torch.int64)
+        self.meeting = torch.zeros(self.blocks, dtype=torch.int64, device=self.device)
         given = {name: Pointer(a, 0) if isinstance(a, (Buffer, StateBuffer)) else a for name, a in arguments.items()}
         self.scope: ChainMap[str, Any] = ChainMap({}, {**builtin, **given})
         self.functions = dict[str, Function]()
         self.active = number
-        self.gone = torch.zeros(self.count, dtype=torch.bool)
-        self.expressions = _Expressions(torch, sizes, floats, _Named(program.variables, self._read))
+        self.gone = torch.zeros(self.count, dtype=torch.bool, device=self.device)
+        self.expressions = _Expressions(torch, sizes, floats, _Named(program.variables, self._read), self.device)
 
     def run(self) -> None:
         """From the first statement to the last."""
@@ -242,7 +246,7 @@ class _Machine:
             here[name] = _ClusterLink()
             return
         if isinstance(type_, State) and type_.kind != "sum":
-            here[name] = _States([Bag(type_.kind, self.count) for _ in range(*(statement.dims or (1,)))])
+            here[name] = _States([Bag(type_.kind, self.count, self.device) for _ in range(*(statement.dims or (1,)))])
             return
         if statement.value is not None:
             value = self._read(statement.value)
@@ -263,7 +267,7 @@ class _Machine:
 
     def _everywhere(self, value: torch.Tensor) -> torch.Tensor:
         """A position of each active thread, as one of every thread."""
-        found = self.torch.zeros(self.count, dtype=self.torch.int64)
+        found = self.torch.zeros(self.count, dtype=self.torch.int64, device=self.device)
         found[self.active] = value
         return found
 
@@ -281,7 +285,7 @@ class _Machine:
             dtype = like.dtype if like.is_floating_point() or type_.ctype == "auto" else self.floats
         else:
             dtype = self._dtype(type_.ctype)
-        return self.torch.full(shape, math.nan if dtype.is_floating_point else 0, dtype=dtype)
+        return self.torch.full(shape, math.nan if dtype.is_floating_point else 0, dtype=dtype, device=self.device)
 
     def _dtype(self, ctype: str) -> Any:
         if ctype in _FLOATS:
@@ -331,7 +335,7 @@ class _Machine:
 
     def _into_shared(self, place: Place, value: Any, copied: bool) -> None:
         meeting = self.meeting[self.block[self.active]]
-        value = value if isinstance(value, self.torch.Tensor) else self.torch.tensor(value)
+        value = value if isinstance(value, self.torch.Tensor) else self.torch.tensor(value, device=self.device)
         place.array.write(place.index, self.thread[self.active], meeting, value, copied)
 
     def _place(self, term: Term) -> Any:
@@ -352,7 +356,7 @@ class _Machine:
 
     def _all_of(self, value: Any) -> Any:
         """A value of each active thread."""
-        value = value if isinstance(value, self.torch.Tensor) else self.torch.tensor(value)
+        value = value if isinstance(value, self.torch.Tensor) else self.torch.tensor(value, device=self.device)
         return value.expand(len(self.active)) if value.ndim == 0 else value
 
     # -- terms ----------------------------------------------------------------------------------------------------
@@ -475,7 +479,6 @@ class _Machine:
         elif term.function == "merge":
             self._merge(bag, term.args[0])
         elif term.function == "settle":
-            require(bag.seen.columns, "a state is settled that has seen nothing", bag.kind)
             bag.settled = True
         elif term.function == "finish":
             bag.finished = True
@@ -564,7 +567,7 @@ class _Machine:
 
     def _lanes(self, term: Invoke, first: Any) -> Any:
         """The places of a vector's elements."""
-        return self._all_of(first).unsqueeze(1) + self.torch.arange(_int(term.template[0]))
+        return self._all_of(first).unsqueeze(1) + self.torch.arange(_int(term.template[0]), device=self.device)
 
     def _overhanging(self, term: Invoke, aligned: bool) -> Any:
         """A vector of which the elements behind the last one are zero."""
@@ -599,7 +602,10 @@ class _Machine:
 
     def _gather(self, term: Invoke) -> Any:
         pointer, told = self._pointer(term.args[0]), term.args[1:]
-        at, there = self._all_of(pointer.at).clone(), self.torch.ones(len(self.active), dtype=self.torch.bool)
+        at, there = (
+            self._all_of(pointer.at).clone(),
+            self.torch.ones(len(self.active), dtype=self.torch.bool, device=self.device),
+        )
         for place, size, step in zip(told[::3], told[1::3], told[2::3], strict=True):
             index = self._all_of(self._read(place))
             there &= (index >= 0) & (index < self._read(size))
@@ -620,7 +626,7 @@ class _Machine:
         place, pointer = self._place(target.of), self._pointer(source)
         values = place.array.values
         if values.ndim > 1 + place.array.dims:
-            at = self._all_of(pointer.at).unsqueeze(1) + self.torch.arange(values.shape[-1])
+            at = self._all_of(pointer.at).unsqueeze(1) + self.torch.arange(values.shape[-1], device=self.device)
             pointer.buffer.suits(at[:, 0], at.shape[1])
         else:
             at = self._all_of(pointer.at)
@@ -711,7 +717,7 @@ class _Machine:
 
     def _segment_sum(self, term: Invoke) -> torch.Tensor:
         part = self._read(term.args[1])
-        sums = self.torch.zeros(len(self.active), dtype=self.floats)
+        sums = self.torch.zeros(len(self.active), dtype=self.floats, device=self.device)
         array = term.args[0]
         for i in range(int((part.last - part.first).clamp(min=0).max())):
             there = part.first + i < part.last

@@ -98,9 +98,15 @@ class SharedArray:
         import torch
 
         shape = values.shape[: 1 + dims]
-        nobody = torch.full(shape, _NOBODY)
+        nobody = torch.full(shape, _NOBODY, device=values.device)
         return cls(
-            values, dims, nobody, nobody.clone(), nobody.clone(), nobody.clone(), torch.ones(shape, dtype=torch.bool)
+            values,
+            dims,
+            nobody,
+            nobody.clone(),
+            nobody.clone(),
+            nobody.clone(),
+            torch.ones_like(nobody, dtype=torch.bool),
         )
 
     def read(self, index: tuple[Any, ...], thread: torch.Tensor, meeting: torch.Tensor) -> torch.Tensor:
@@ -134,7 +140,7 @@ class SharedArray:
         """What these threads have copied is there."""
         import torch
 
-        waits = torch.zeros(len(self.values), int(threads.max()) + 1, dtype=torch.bool)
+        waits = torch.zeros(len(self.values), int(threads.max()) + 1, dtype=torch.bool, device=threads.device)
         waits[blocks, threads] = True
         own = self.writer.reshape(len(self.values), -1)
         known = (own >= 0) & (own < waits.shape[1])
@@ -172,13 +178,12 @@ class Elements:
 
     def put(self, threads: torch.Tensor, values: Columns) -> None:
         """One more element of each of these threads, or a few."""
-        import torch
 
         require(self.rows == len(self.owner), "an element is added to what threads have exchanged already")
         columns = []
         for value in values:
             value = value.unsqueeze(1) if value.ndim == 1 else value
-            column = torch.zeros(self.rows, value.shape[1], dtype=value.dtype)
+            column = value.new_zeros(self.rows, value.shape[1])
             column[threads] = value
             columns.append(column)
         self.columns.append(tuple(columns))
@@ -214,11 +219,11 @@ class Bag:
         settled, finished: what stands between a first walk and another one has been done, and what comes behind that.
     """
 
-    def __init__(self, kind: str, threads: int) -> None:
+    def __init__(self, kind: str, threads: int, device: Any) -> None:
         import torch
 
         self.kind = kind
-        self.taken, self.seen = Elements(torch.arange(threads)), Elements(torch.arange(threads))
+        self.taken, self.seen = (Elements(torch.arange(threads, device=device)) for _ in range(2))
         self.counted: torch.Tensor | None = None
         self.settled = self.finished = False
 
@@ -251,12 +256,12 @@ class Bag:
 
     def result(self, threads: torch.Tensor, floats: Any, partner: bool = False) -> torch.Tensor:
         """What these threads' states come to, or what else the state holds."""
-        import torch
 
         if not self.taken.columns:
-            columns: Columns = (torch.zeros(len(threads), 0, dtype=floats),)
-            columns = (*columns, torch.zeros(len(threads), 0, dtype=torch.int64), columns[0].bool())
+            nothing = threads.new_zeros(len(threads), 0)
+            columns: Columns = (nothing.to(floats), nothing, nothing.bool())
             return _folded(self.kind, columns[:-1], columns[-1], partner)
+        require(self.seen.columns or not self.settled, "a second walk takes what no first one saw", self.kind)
         *values, has = self.taken.of(threads)
         if self.seen.columns:
             self._are_those_seen(threads, values[0], has)
@@ -298,11 +303,11 @@ class StateBuffer:
         found = [row for row in rows if row is not None]
         width = max((len(row[0]) for row in found if row), default=0)
         count = max(map(len, found), default=0)
-        columns = [torch.zeros(len(found), width, dtype=dtypes[number]) for number in range(count)]
-        has = torch.zeros(len(found), width, dtype=torch.bool)
+        columns = [at.new_zeros(len(found), width, dtype=dtypes[number]) for number in range(count)]
+        has = at.new_zeros(len(found), width, dtype=torch.bool)
         for number, row in enumerate(found):
             for column, values in zip(columns, row, strict=False):
-                column[number, : len(values)] = torch.tensor(values, dtype=column.dtype)
+                column[number, : len(values)] = column.new_tensor(values)
             has[number, : len(row[0]) if row else 0] = True
         return (*columns, has)
 
@@ -317,7 +322,6 @@ def _first_of_rows(owner: torch.Tensor) -> torch.Tensor:
 
 def _joined(columns: Columns, owner: torch.Tensor, groups: torch.Tensor) -> Columns:
     """Columns of rows, as those of groups of threads: each row once in its group."""
-    import torch
 
     rows: dict[int, list[int]] = {}
     for group, row in dict.fromkeys(zip(groups.tolist(), owner.tolist(), strict=True)):
@@ -325,7 +329,7 @@ def _joined(columns: Columns, owner: torch.Tensor, groups: torch.Tensor) -> Colu
     most = max(map(len, rows.values()))
     found = []
     for column in columns:
-        whole = torch.zeros(int(groups.max()) + 1, most * column.shape[1], dtype=column.dtype)
+        whole = column.new_zeros(int(groups.max()) + 1, most * column.shape[1])
         for group, own in rows.items():
             whole[group, : len(own) * column.shape[1]] = column[own].reshape(-1)
         found.append(whole)
@@ -343,7 +347,7 @@ def _folded(kind: str, values: Sequence[torch.Tensor], has: torch.Tensor, partne
 
     x, *places = values
     if not x.shape[1]:  # so that extrema are of something
-        x, has, *places = (torch.zeros(len(x), 1, dtype=each.dtype) for each in (x, has, *places))
+        x, has, *places = (each.new_zeros(len(x), 1) for each in (x, has, *places))
     if kind == "prod":
         return x.where(has, torch.ones_like(x)).prod(1)
     low = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min if x.dtype is not torch.bool else 0

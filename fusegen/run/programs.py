@@ -86,9 +86,11 @@ class _Launches(Evaluation):
     def _nothing(self, name: str, dtype: DType, elements: int) -> Buffer:
         """Memory that nothing has written yet."""
         kind = self.dtype(dtype)
-        values = self.torch.full((elements,), float("nan") if kind.is_floating_point else 0, dtype=kind)
+        values = self.torch.full(
+            (elements,), float("nan") if kind.is_floating_point else 0, dtype=kind, device=self.device
+        )
         found = self._buffer(name, dtype, values)
-        found.written = self.torch.zeros(elements, dtype=self.torch.int64)
+        found.written = self.torch.zeros(elements, dtype=self.torch.int64, device=self.device)
         return found
 
     def _launch(self, item: pipeline.ScheduledKernel) -> None:
