@@ -7,6 +7,7 @@ a function in a way that is true for real numbers and false for floats.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -351,9 +352,10 @@ def _product(node: Any, dtype: DType, convert: Any) -> Expr:
         above.insert(0, const(as_literal(abs(coefficient)), dtype))
     result = _chain("mul", above)
     if below:
-        once = list(dict.fromkeys(below))
-        twice = [term for term in once if below.count(term) > 1]
-        result = _chain("div", [result, _chain("mul", once), *([_chain("mul", twice)] if twice else [])])
+        # One divisor may be several bases to sympy: as a declaration wrote it, and as a row's derivative did.
+        counts = Counter(below)
+        times = [[term for term in counts if counts[term] > k] for k in range(max(counts.values()))]
+        result = _chain("div", [result, *(_chain("mul", terms) for terms in times)])
     return -result if minus else result
 
 
