@@ -8,7 +8,7 @@ a function in a way that is true for real numbers and false for floats.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -18,8 +18,9 @@ from sympy.core.cache import cacheit
 from fusegen.core.casts import converted, is_between_floats
 from fusegen.core.dtypes import DType, bool_, float32
 from fusegen.core.errors import DerivativeError
-from fusegen.core.ir import Call, Const, Detail, Expr, Ref, const, walk, whole
+from fusegen.core.ir import Call, Const, Detail, Expr, Ref, const, is_call, walk, whole
 from fusegen.declare.table import Function, Kind, apply, lookup, placeholders
+from fusegen.derive.reciprocals import LEAST, least_values
 from fusegen.derive.simplify import as_literal
 
 _ARITHMETIC = frozenset(("add", "sub", "mul", "div", "neg", "powi"))
@@ -115,6 +116,20 @@ class _Opaque(sp.Function):  # type: ignore[misc]
         return bridge.to_sympy(partial, given)
 
 
+class _OverPower(sp.Function):  # type: ignore[misc]
+    """``a / u**n`` of a whole n: a, the power, and u. By u its derivative is -n times its value over u.
+
+    Over the power, and times that one's derivative, it would be zero over zero where u is zero, and infinity over
+    infinity where u is infinite. A power of -2 is written so.
+    """
+
+    exponent: int
+
+    def _eval_derivative(self, symbol: Any) -> Any:
+        a, power, base = self.args
+        return _derivative(a, symbol) / power - self.exponent * self / base * _derivative(base, symbol)
+
+
 class _Where(sp.Function):  # type: ignore[misc]
     """A select. Its derivative selects too, so that the branch not taken never multiplies in."""
 
@@ -176,6 +191,11 @@ def _function(name: str, detail: Detail = None) -> Any:
 
 
 @cache
+def _over_power(exponent: int) -> Any:
+    return type(f"over_power{exponent}", (_OverPower,), {"exponent": exponent})
+
+
+@cache
 def _cast(target: DType, detail: Detail) -> Any:
     return type(f"cast_{target.name}_{detail or ''}", (_Cast,), {"target": target, "detail": detail})
 
@@ -213,7 +233,7 @@ class Bridge:
         if self.faithful and node.function == "div" and args[1] == 0:  # a number to sympy, but none that divides
             args[1] = self._opaque(node.args[1])
         if self.faithful and node.function == "div" and args[1].free_symbols:
-            return _function("div")(*args)
+            return self._quotient(node, args, done)
         if node.function in _ARITHMETIC and node.dtype.is_float:
             result = _arithmetic(node, args)
             if self.faithful and result.is_finite is False:  # of numbers alone: 0 ** -1
@@ -222,6 +242,13 @@ class Bridge:
         if node.function == "cast":
             return _cast(node.dtype, node.detail)(*args) if is_between_floats(node) else self._opaque(node)
         return _function(node.function, node.detail)(*args)
+
+    def _quotient(self, node: Call, args: Sequence[Any], done: Mapping[Expr, Any]) -> Any:
+        """A quotient as a declaration has written it."""
+        below = node.args[1]
+        if is_call(below, "powi") and not least_values([below])[below] >= LEAST:  # else it has a reciprocal
+            return _over_power(whole(below))(*args, done[below.children[0]])
+        return _function("div")(*args)
 
     def _kept(self, node: Call, args: Sequence[Any], result: Any) -> Any:
         fields = {"function": node.function, "operands": tuple(args), "exponent": node.detail}

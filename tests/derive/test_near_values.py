@@ -154,3 +154,18 @@ def test_the_derivative_of_sinc_near_zero(dtype: torch.dtype) -> None:
     exact = cotangent.to(dtype).double() * torch.pi**2 * x.double() * series
     rounding = 8 * torch.finfo(dtype).eps
     torch.testing.assert_close(gradient.double(), exact, rtol=rounding, atol=torch.finfo(dtype).smallest_normal)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
+def test_powers_of_minus_two_where_the_square_is_zero_or_infinite(dtype: torch.dtype) -> None:
+    x = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 2.0, -0.5, 1e-24, 1e24], dtype=torch.float64).to(dtype)
+    for function in (lambda x: x**-2, lambda x: (x - 0.25) ** -2.0, lambda x: 3 * x**-2 + 1):
+        found = []
+        for called in (fg.op(function, name="power"), function):
+            leaf = x.clone().requires_grad_()
+            (first,) = torch.autograd.grad(called(leaf), leaf, torch.full_like(x, 0.5), create_graph=True)
+            (second,) = torch.autograd.grad(first, leaf, torch.full_like(x, 0.25))
+            found.append((first.detach(), second))
+        for mine, theirs in zip(*found, strict=True):
+            rounding = 8 * torch.finfo(dtype).eps
+            torch.testing.assert_close(mine, theirs, rtol=rounding, atol=0, equal_nan=True)
