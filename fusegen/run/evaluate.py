@@ -113,7 +113,7 @@ def _runs(evaluate: _Evaluate, stored: bool) -> Evaluate:
                 alone = replace(step, outputs=tuple(replace(output, packed=None) for output in step.outputs))
                 results = evaluate(alone, known, numbers, sizes, floats)
                 made = dict(zip((output.name for output in step.outputs), results, strict=True))
-                made |= _joined(step, made, cut)
+                made |= _joined(step, made, known, cut)
             known |= (
                 {name: value.to(dtypes[name]) for name, value in made.items() if name in dtypes} if stored else made
             )
@@ -122,16 +122,18 @@ def _runs(evaluate: _Evaluate, stored: bool) -> Evaluate:
     return run
 
 
-def _joined(step: Op, made: Tensors, cut: Chain) -> dict[str, torch.Tensor]:
-    """Tensors between steps that this one has written in blocks."""
-    import torch
-
+def _joined(step: Op, made: Tensors, known: Tensors, cut: Chain) -> dict[str, torch.Tensor]:
+    """Tensors between steps of which this one has written blocks, perhaps some, beside those that others have."""
     found: dict[str, torch.Tensor] = {}
-    for name in [operand.name for operand in cut.intermediates]:
-        blocks = [(o.packed, made[o.name]) for o in step.outputs if o.packed and o.packed.base == name]
-        if blocks:
-            in_order = sorted(blocks, key=lambda block: block[0].index)
-            found[name] = torch.cat([value for _, value in in_order], in_order[0][0].dim)
+    bases = {operand.name for operand in cut.intermediates}
+    for output in step.outputs:
+        if output.packed and output.packed.base in bases:
+            block, value = output.packed, made[output.name]
+            size = value.shape[block.dim]
+            if block.base not in found:
+                shape = [n * block.count if dim == block.dim else n for dim, n in enumerate(value.shape)]
+                found[block.base] = known[block.base].clone() if block.base in known else value.new_zeros(shape)
+            found[block.base].narrow(block.dim, block.index * size, size).copy_(value)
     return found
 
 

@@ -12,6 +12,7 @@ import torch
 import fusegen as fg
 from fusegen.core.ir import walk
 from tests.support.rows import planned_passes
+from tools.program_checks import interpreted
 
 pytestmark = pytest.mark.emulator
 
@@ -123,3 +124,17 @@ def test_it_is_right_where_blocks_are_not_taken() -> None:
     n, cotangent = torch.tensor([3, 8, 2]), torch.randn(3, 8, dtype=torch.float64)
     mine, theirs = (torch.autograd.grad(f(x, y, n), (x, y), cotangent) for f in (fg.op(masked), masked))
     torch.testing.assert_close(mine, theirs)
+
+
+def test_evaluators_put_together_blocks_that_several_steps_write() -> None:
+    def function(x: Any, i: Any) -> Any:
+        topped = x.scatter_reduce(1, i[:, None], x[:, :1], "amax")
+        return torch.cumsum(topped, 0) * topped
+
+    x, i = torch.randn(3, 5, dtype=torch.float64, requires_grad=True), torch.tensor([0, 3, 1])
+    cotangent = torch.randn(3, 5, dtype=torch.float64)
+    (theirs,) = torch.autograd.grad(function(x, i), x, cotangent)
+    for stage in range(3):
+        with interpreted(stage):
+            (mine,) = torch.autograd.grad(fg.op(function)(x, i), x, cotangent)
+        torch.testing.assert_close(mine, theirs)
