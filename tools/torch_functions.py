@@ -22,15 +22,15 @@ This page is printed by `tools/torch_functions.py` from the table that declarati
   computes becomes part of the compiled op. Where a size meets a tensor (`x.sum(-1) / x.shape[-1]`) it stays a size.
 - `x[:, None]`, `x.unsqueeze(1)`, `x.mT`, `x.permute(...)`: views cost nothing. `view` and `reshape` take dimensions
   apart and put them together again. `chunk`, `split`, `x[0]` and `x[:, 1:3]` take equal blocks, where there are few of
-  them; other slices are read at their places. `x[i]` of a tensor of integers reads rows where it tells; a place that is
-  out of range is an error.
+  them; other slices are read at their places. `x[i]` of a tensor of integers reads rows where it tells, `x[i, j]`
+  elements; a place that is out of range is an error.
 - `x.max(dim)` and `x.min(dim)`: elements that tie share the gradient of `values` evenly, as those of `torch.amax` do.
   torch's own gives all of it to one of them.
 - `x.dtype` is fusegen's: it compares equal to torch's of the same name (`==`, `in (torch.float16, ...)`), and
   `torch.finfo(x.dtype)` takes it. It is none to `is`, to sets and to dicts. `isinstance(x, torch.Tensor)` is False in a
-  declaration.
-- `torch.zeros`, `ones`, `full`, `arange`, `eye`, `linspace`, `logspace` and `torch.tensor(0.5)` make tensors that no
-  memory holds; `x.device` may be handed to them, and says nothing of itself.
+  declaration: ask `torch.is_tensor(x)`.
+- `torch.zeros`, `ones`, `full`, `arange`, `eye`, `linspace`, `logspace` and `torch.tensor([0.5, 2])`, of 64 numbers at
+  most, make tensors that no memory holds; `x.device` may be handed to them, and says nothing of itself.
 - `with torch.no_grad():` is `fg.stop_gradient` of what is computed within. `torch.autocast` within a declaration is not
   seen: autocast is the op's (`fg.op(autocast=...)`). `x += y` is `x = x + y`, whoever else has a name for `x`.
 - A `torch.autograd.Function` is refused: declare the gradient of an op instead.

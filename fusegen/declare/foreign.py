@@ -44,8 +44,7 @@ _FIXES = {
     ),
     **dict.fromkeys(
         (
-            "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "max_pool1d",
-            "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "interpolate", "grid_sample",
+            "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "grid_sample",
             "unfold", "fold",
         ),
         "use torch's outside the op, and fuse what is behind it; of one dimension x.unfold(dim, size, step) @ w",
@@ -65,7 +64,6 @@ _FIXES = {
         "ask the argument, outside the op: a declaration is for every device and layout",
     ),
     **dict.fromkeys(("backward", "grad"), "differentiate what the op returns, outside it: gradients are derived"),
-    "tensordot": "use torch.einsum, or x @ w",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ place, it is reported (core/within).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from fusegen.core import dtypes
@@ -57,6 +57,34 @@ def take(x: Like, index: Like, axis: int = 0, *, negative: bool = True) -> Value
         spread = Value(value.expr, value.dtype, (*before, *[None] * places.ndim, *behind))
         return cast(elementwise("where", elementwise("eq", first, 0), spread, 0), value.dtype)
     return picked(value, places.expr, axis_of, dims, "take")
+
+
+def take_each(x: Value, axes: Sequence[int], indices: Sequence[Value]) -> Value:
+    """``x[rows, columns]``: one position in each of several dimensions, told by tensors that broadcast.
+
+    Raises:
+        DtypeError, ShapeError, DeclarationError: as ``take``.
+    """
+    if len(indices) == 1:
+        return take(x, indices[0], axes[0])
+    first, count = axes[0], len(axes)
+    if [*axes] != [*range(first, first + count)]:  # what they tell is in front of what is left, as torch has it
+        others = [place for place in range(x.ndim) if place not in axes]
+        x, first = Value(x.expr, x.dtype, tuple(x.dims[place] for place in (*axes, *others))), 0
+    indices = current().apart(indices, "[]")
+    found, told = x, broadcast(indices, "[]")
+    for index in indices:  # what has been told stands in front of the dimension that comes next
+        place = first if found is x else first + len(told)
+        value, at, position, axis_of = sides("[]", found, index, place)
+        value, axis_of = _apart(value, at, position, axis_of)
+        dims: Dims = (*value.dims[:first], *told, *value.dims[position + 1 :])
+        if axis_of is None:
+            spread = Value(value.expr, value.dtype, dims)
+            here = Value(at.expr, dtypes.int64, (*told, *[None] * (len(dims) - first - len(told))))
+            found = cast(elementwise("where", elementwise("eq", here, 0), spread, 0), value.dtype)
+        else:
+            found = picked(value, at.expr, axis_of, dims, "[]")
+    return found
 
 
 def take_along_axis(x: Like, index: Like, axis: int = -1) -> Value:

@@ -153,19 +153,15 @@ def item(x: Value, key: Any) -> Value:
     if Ellipsis not in [k for k in keys if k is None or k is Ellipsis]:
         keys = (*keys, Ellipsis)
     places = [k for k in keys if isinstance(k, Value) and not k.weak and k.dtype.category is dtypes.Category.INTEGER]
-    if len(places) == 1:
-        return _at_places(x, keys, places[0])
+    if places:
+        return _at_places(x, keys, places)
     chosen = [k for k in keys if isinstance(k, list) and 0 < len(k) <= MOST_BLOCKS and all(map(_is_position, k))]
     if len(chosen) == 1 and not places and not any(map(_is_position, keys)):
         return _at_list(x, keys, chosen[0])
     taking = [k for k in keys if isinstance(k, slice) or _is_position(k)]
     known = len(taking) + sum(k is None or k is Ellipsis for k in keys) == len(keys)
     if not known or sum(k is Ellipsis for k in keys) > 1:
-        raise DeclarationError(
-            f"{current().where}, [{_shown(key)}]", given=f"x[{_shown(key)}] of {shape_of(x)}",
-            expected="ints, slices, None and ..., and one tensor of integers, or one list of ints with slices",
-            fix="compare positions, fg.where(fg.index(x, axis) == i, a, b), or index outside the op",
-        )  # fmt: skip
+        raise _unknown_key(x, key)
     if len(taking) > x.ndim:
         raise ShapeError(
             f"{current().where}, [{_shown(key)}]", given=f"{len(taking)} keys for {shape_of(x)}",
@@ -187,15 +183,26 @@ def item(x: Value, key: Any) -> Value:
     return Value(x.expr, x.dtype, kept, x.weak)
 
 
-def _at_places(x: Value, keys: tuple[Any, ...], places: Value) -> Value:
-    """``x`` at the other keys, and then at a tensor of positions in its one dimension."""
-    from fusegen.declare.indexing import take  # which needs sums, and they these
+def _unknown_key(x: Value, key: Any) -> DeclarationError:
+    return DeclarationError(
+        f"{current().where}, [{_shown(key)}]", given=f"x[{_shown(key)}] of {shape_of(x)}",
+        expected="ints, slices, None and ..., tensors of integers, or one list of ints with slices",
+        fix="compare positions, fg.where(fg.index(x, axis) == i, a, b), or index outside the op",
+    )  # fmt: skip
 
-    at = next(number for number, key in enumerate(keys) if key is places)
-    x = item(x, (*keys[:at], slice(None), *keys[at + 1 :]))
-    from_end = any(key is Ellipsis for key in keys[:at])
-    count = sum(not _is_position(key) for key in (keys[at + 1 :] if from_end else keys[:at]))
-    return take(x, places, x.ndim - 1 - count if from_end else count)
+
+def _at_places(x: Value, keys: tuple[Any, ...], places: Sequence[Value]) -> Value:
+    """``x`` at the other keys, and then at tensors of positions, each in one dimension. What several tell stands where
+    these dimensions did; in front, if they were not side by side."""
+    from fusegen.declare.indexing import take_each  # which needs sums, and they these
+
+    x = item(x, tuple(slice(None) if isinstance(key, Value) else key for key in keys))
+    if any(isinstance(key, Value) and all(key is not place for place in places) for key in keys):
+        raise _unknown_key(x, keys)
+    rest = [key for key in keys if not _is_position(key)]
+    first = next((number for number, key in enumerate(rest) if key is Ellipsis), len(rest))
+    found = [n if n < first else x.ndim - len(rest) + n for n, key in enumerate(rest) if isinstance(key, Value)]
+    return take_each(x, found, places)
 
 
 def _at_list(x: Value, keys: tuple[Any, ...], chosen: list[int]) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from fusegen.declare import creation, products, reductions
 from fusegen.declare.language import expand_dims
 from fusegen.declare.parts import concat, flatten, split
 from fusegen.declare.torch_functions import permute, torchs, transpose
-from fusegen.declare.value import Like, Value, cast, current, elementwise, lift, one_axis, shape_of
+from fusegen.declare.value import Like, Value, cast, current, elementwise, lift, one_axis, plain_number, shape_of
 
 
 def _of_rank(what: str, value: Value, rank: int, instead: str) -> None:
@@ -312,6 +313,26 @@ def einsum(equation: str, *operands: Any) -> Value:
         found, own = _summed(found, own, {*later, *letters})
         found, own = _contracted(found, own, value, letters, later)
     return permute(found, *(own.index(letter) for letter in output)) if output else found
+
+
+@torchs("tensordot")
+def tensordot(a: Like, b: Like, dims: Any = 2) -> Value:
+    """``torch.einsum``, with the same letters where dimensions are added up."""
+    x, y, given = lift(a), lift(b), plain_number(dims)
+    if isinstance(given, int):
+        given = range(x.ndim - given, x.ndim), range(given)
+    sides = [[side] if isinstance(side, int) else [*side] for side in given]
+    first, second = ([one_axis(v, place, "tensordot") or 0 for place in s] for v, s in zip((x, y), sides, strict=True))
+    if len(first) != len(second):
+        raise ShapeError(
+            f"{current().where}, tensordot", given=f"dims={dims!r}", expected="as many dimensions of each",
+            fix="name them in pairs",
+        )  # fmt: skip
+    left, right = string.ascii_letters[: x.ndim], [*string.ascii_letters[x.ndim : x.ndim + y.ndim]]
+    for mine, theirs in zip(first, second, strict=True):
+        right[theirs] = left[mine]
+    kept = [c for place, c in enumerate(left) if place not in first] + [c for c in right if c not in left]
+    return einsum(f"{left},{''.join(right)}->{''.join(kept)}", x, y)
 
 
 def _letters(equation: str, values: Sequence[Value]) -> tuple[list[str], str]:

@@ -148,6 +148,35 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Value, ...]:
     return tuple(transpose(value, 0, 1) for value in found) if indexing == "xy" and len(found) > 1 else found
 
 
+@torchs("cartesian_prod")
+def cartesian_prod(*tensors: Like) -> Value:
+    """All combinations of elements of vectors, a row each: ``torch.meshgrid``, flattened and stacked."""
+    values = [lift(value) for value in tensors]
+    if any(value.ndim != 1 for value in values):
+        raise ShapeError(
+            f"{current().where}, cartesian_prod", given=" and ".join(map(shape_of, values)), expected="vectors",
+            fix="flatten them first: x.flatten()",
+        )  # fmt: skip
+    if len(values) == 1:
+        return values[0]
+    return concat([expand_dims(flatten(value), -1) for value in meshgrid(*values)], -1)
+
+
+@torchs("block_diag")
+def block_diag(*tensors: Like) -> Value:
+    """Matrices along the diagonal of a larger one, 0 elsewhere; vectors are rows."""
+    blocks = [_matrix(value) for value in tensors]
+    columns = [block.sizes[1] for block in blocks]
+    rows, before = [], 0
+    for block, width in zip(blocks, columns, strict=True):
+        sides = (before, sum(columns) - before - width)
+        zeros = [creation.zeros((block.sizes[0], side), dtype=block.dtype) for side in sides]
+        parts = [part for part, side in ((zeros[0], sides[0]), (block, 1), (zeros[1], sides[1])) if side]
+        rows.append(concat(parts, 1) if len(parts) > 1 else block)
+        before += width
+    return concat(rows, 0) if len(rows) > 1 else rows[0]
+
+
 # -- repeated, and turned ----------------------------------------------------------------------------------------------
 
 

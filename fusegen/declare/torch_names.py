@@ -25,6 +25,7 @@ from fusegen.declare import (
     torch_numbers,
     torch_random,
     torch_scans,
+    torch_windows,
 )
 from fusegen.declare.language import TABLE_FUNCTIONS
 from fusegen.declare.torch_functions import DEFINED, Function, TorchFunction, library
@@ -32,7 +33,7 @@ from fusegen.declare.value import Like, cast, current, lift, plain_number
 
 # Their definitions are among those below.
 assert torch_algebra and torch_arrays and torch_blocks and torch_indexing and torch_made and torch_numbers
-assert torch_random and torch_scans
+assert torch_random and torch_scans and torch_windows
 
 # Functions of the language that torch calls otherwise, too, or NumPy does.
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -186,7 +187,8 @@ _NO_METHODS = (
     "rand_like", "randn_like",
     "atleast_1d", "atleast_2d", "atleast_3d", "hstack", "vstack", "row_stack", "dstack", "column_stack",
     "broadcast_tensors", "meshgrid", "trapezoid", "trapz", "cumulative_trapezoid", "cdist", "bucketize", "searchsorted",
-    "isin", "einsum", "chain_matmul", "real",
+    "isin", "einsum", "chain_matmul", "real", "block_diag", "cartesian_prod", "tensordot", "pixel_shuffle",
+    "pixel_unshuffle", "channel_shuffle", "max_pool1d", "max_pool2d", "max_pool3d",
     "var_mean", "std_mean", "layer_norm", "rms_norm", "celu", "selu", "threshold", "cosine_similarity", "is_complex",
 )  # fmt: skip
 

@@ -31,6 +31,7 @@ INFOS = {
 # torch's samples of these ask for what no declaration can say, too: parts of several sizes, views that move data,
 # random numbers, statistics that are updated, matrices' norms, flat positions.
 PARTLY = (
+    "adaptive_", "avg_pool", "max_pool", "interpolate", "pixel_",
     "alpha_dropout", "batch_norm", "bernoulli", "broadcast_to", "cat", "chunk", "dropout", "flatten", "instance_norm",
     "narrow", "norm nuc", "rand_like", "randn_like", "reshape", "roll", "split", "stack", "unflatten",
     "take_along_dim", "embedding", "one_hot", "diagflat", "ravel", "repeat_interleave", "scaled_dot",

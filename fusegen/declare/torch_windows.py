@@ -1,0 +1,237 @@
+"""torch's functions of images and signals that read windows, or put pixels elsewhere."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from fusegen.core.errors import DeclarationError, ShapeError
+from fusegen.declare import creation, indexing, reductions
+from fusegen.declare.torch_arrays import unfold
+from fusegen.declare.torch_functions import Function, flatten_dims, library, permute, torchs, unflatten_dim
+from fusegen.declare.value import Like, Value, current, elementwise, lift, plain_number, shape_of
+
+Sizes = int | Sequence[int | None] | None
+
+
+def _each(given: Any, rank: int) -> list[Any]:
+    """One number for each dimension."""
+    several = [*given] if isinstance(given, (tuple, list)) else [given]
+    return [plain_number(number) for number in (several * rank if len(several) == 1 else several)]
+
+
+def _image(what: str, input: Like, rank: int) -> Value:
+    value = lift(input)
+    if value.ndim not in (rank + 1, rank + 2):
+        raise ShapeError(
+            f"{current().where}, {what}", given=shape_of(value),
+            expected=f"channels and {rank} dimension{'s' * (rank > 1)}, perhaps a batch in front of them",
+            fix="add dimensions of size one: x[None]",
+        )  # fmt: skip
+    return value
+
+
+def _refused(what: str, given: str, expected: str) -> DeclarationError:
+    return DeclarationError(
+        f"{current().where}, {what}", given=given, expected=expected, fix="use torch's outside the op"
+    )
+
+
+# -- pooling -----------------------------------------------------------------------------------------------------------
+
+
+def _largest(windows: Value, count: int) -> Value:
+    """The first of the largest elements of each window: it has all of the gradient, as torch's."""
+    flat = flatten_dims(windows, -count, -1) if count > 1 else windows
+    place = reductions.argmax(flat, -1, True)
+    found = indexing.take_along_axis(flat, place, -1)
+    return Value(found.expr, found.dtype, found.dims[:-1])
+
+
+def _average(windows: Value, count: int) -> Value:
+    return reductions.mean(windows, tuple(range(-count, 0)))
+
+
+def _windows(value: Value, kernel: Sequence[int], step: Sequence[int]) -> Value:
+    """The last dimensions, of each the place of a window; behind them what the windows hold. Windows that lie side by
+    side are groups of a dimension, for which nothing moves."""
+    rank = len(kernel)
+    first = value.ndim - rank
+    if all(k == s and size % k == 0 for k, s, size in zip(kernel, step, value.sizes[first:], strict=True)):
+        for at, size in enumerate(kernel):
+            value = unflatten_dim(value, first + 2 * at, (value.sizes[first + 2 * at] // size, size))
+        outer, inner = ([first + 2 * at + which for at in range(rank)] for which in (0, 1))
+        return permute(value, *range(first), *outer, *inner)
+    for at, (size, by) in enumerate(zip(kernel, step, strict=True)):
+        value = unfold(value, first + at, size, by)
+    return value
+
+
+def _padded(value: Value, padding: Sequence[int], filled: float) -> Value:
+    around = [side for size in reversed(padding) for side in (size, size)]
+    return library("pad")(value, tuple(around), "constant", filled) if any(around) else value
+
+
+def _whole_windows(what: str, value: Value, kernel: Sequence[int], step: Sequence[int], ceil_mode: bool) -> None:
+    """Refuse windows that hang over the end."""
+    over = any((size - k) % s for size, k, s in zip(value.sizes[-len(kernel) :], kernel, step, strict=True))
+    if ceil_mode and over:
+        raise _refused(what, "ceil_mode=True, and a last window that hangs over", "windows that are all there")
+
+
+def _average_pool(rank: int) -> Function:
+    what = f"avg_pool{rank}d"
+
+    def pool(
+        input: Like, kernel_size: Sizes, stride: Sizes = None, padding: Sizes = 0, ceil_mode: bool = False,
+        count_include_pad: bool = True, divisor_override: int | None = None,
+    ) -> Value:  # fmt: skip
+        value, kernel, around = _image(what, input, rank), _each(kernel_size, rank), _each(padding, rank)
+        step = _each(stride, rank) if stride else kernel
+        wide = _padded(value, around, 0)
+        _whole_windows(what, wide, kernel, step, ceil_mode)
+        windows = _windows(wide, kernel, step)
+        if divisor_override is not None:
+            return elementwise("div", reductions.sum(windows, tuple(range(-rank, 0))), divisor_override)
+        if count_include_pad or not any(around):
+            return _average(windows, rank)
+        there = _windows(_padded(_ones(value, rank), around, 0), kernel, step)
+        return elementwise("div", *(reductions.sum(each, tuple(range(-rank, 0))) for each in (windows, there)))
+
+    pool.__doc__ = "``fg.mean`` of windows: " + _SAID[rank]
+    return pool
+
+
+def _ones(value: Value, rank: int) -> Value:
+    """1 for each pixel."""
+    return creation.ones(value.sizes[-rank:], dtype=value.dtype)
+
+
+def _largest_pool(rank: int) -> Function:
+    what = f"max_pool{rank}d"
+
+    def pool(
+        input: Like, kernel_size: Sizes, stride: Sizes = None, padding: Sizes = 0, dilation: Sizes = 1,
+        ceil_mode: bool = False, return_indices: bool = False,
+    ) -> Value:  # fmt: skip
+        value, kernel = _image(what, input, rank), _each(kernel_size, rank)
+        step = _each(stride, rank) if stride else kernel
+        if return_indices or any(size != 1 for size in _each(dilation, rank)):
+            raise _refused(what, f"return_indices={return_indices}, dilation={dilation}", "neither of them")
+        wide = _padded(value, _each(padding, rank), -math.inf)
+        _whole_windows(what, wide, kernel, step, ceil_mode)
+        return _largest(_windows(wide, kernel, step), rank)
+
+    pool.__doc__ = "The first largest element of windows: " + _SAID[rank]
+    return pool
+
+
+def _adaptive(rank: int, kind: str) -> Function:
+    what = f"adaptive_{kind}_pool{rank}d"
+
+    def pool(input: Like, output_size: Sizes, return_indices: bool = False) -> Value:
+        value = _image(what, input, rank)
+        sizes = value.sizes[-rank:]
+        wanted = [own if size is None else size for size, own in zip(_each(output_size, rank), sizes, strict=True)]
+        if return_indices or any(size < 1 or own % size for size, own in zip(wanted, sizes, strict=True)):
+            raise _refused(what, f"{list(sizes)} to {wanted}", "windows of one size, and no indices")
+        kernel = [own // size for size, own in zip(wanted, sizes, strict=True)]
+        windows = _windows(value, kernel, kernel)
+        return _average(windows, rank) if kind == "avg" else _largest(windows, rank)
+
+    pool.__doc__ = f"``{'F.avg_pool' if kind == 'avg' else 'F.max_pool'}{rank}d`` of as many windows, all of one size."
+    return pool
+
+
+_SAID = {rank: ".".join(["x", *(f"unfold({at - rank}, size, step)" for at in range(rank))]) for rank in (1, 2, 3)}
+_SAID = {rank: f"``{text}``." for rank, text in _SAID.items()}
+for _rank in (1, 2, 3):
+    torchs(f"nn.functional.avg_pool{_rank}d")(_average_pool(_rank))
+    torchs(f"max_pool{_rank}d", f"nn.functional.max_pool{_rank}d")(_largest_pool(_rank))
+    torchs(f"nn.functional.adaptive_avg_pool{_rank}d")(_adaptive(_rank, "avg"))
+    torchs(f"nn.functional.adaptive_max_pool{_rank}d")(_adaptive(_rank, "max"))
+
+
+# -- pixels elsewhere --------------------------------------------------------------------------------------------------
+
+
+@torchs("pixel_shuffle", "nn.functional.pixel_shuffle")
+def pixel_shuffle(input: Like, upscale_factor: int) -> Value:
+    """Of each ``r * r`` channels a square of pixels."""
+    value, r = lift(input), plain_number(upscale_factor)
+    _check_square("pixel_shuffle", value, r, value.sizes[-3:-2], r * r)
+    value = unflatten_dim(value, -3, (value.sizes[-3] // (r * r), r, r))
+    return _dims_in_order(value, (0, 3, 1, 4, 2), (-4, -3), (-2, -1))
+
+
+@torchs("pixel_unshuffle", "nn.functional.pixel_unshuffle")
+def pixel_unshuffle(input: Like, downscale_factor: int) -> Value:
+    """Of each square of pixels ``r * r`` channels."""
+    value, r = lift(input), plain_number(downscale_factor)
+    _check_square("pixel_unshuffle", value, r, value.sizes[-2:], r)
+    value = unflatten_dim(value, -1, (value.sizes[-1] // r, r))
+    value = unflatten_dim(value, -3, (value.sizes[-3] // r, r))
+    return _dims_in_order(value, (0, 2, 4, 1, 3), (-5, -3))
+
+
+def _check_square(what: str, value: Value, factor: int, sizes: Sequence[int], by: int) -> None:
+    if value.ndim < 3 or factor < 1 or any(size % by for size in sizes):
+        raise ShapeError(
+            f"{current().where}, {what}", given=f"{shape_of(value)} by {factor}",
+            expected=f"three dimensions or more, and a size that divides by {by}", fix="choose another factor",
+        )  # fmt: skip
+
+
+def _dims_in_order(value: Value, order: Sequence[int], *merged: tuple[int, int]) -> Value:
+    """The last dimensions in another order, and some of them put together, the first named first."""
+    first = value.ndim - len(order)
+    value = permute(value, *range(first), *(first + place for place in order))
+    for start, end in merged:
+        value = flatten_dims(value, start, end)
+    return value
+
+
+@torchs("channel_shuffle", "nn.functional.channel_shuffle")
+def channel_shuffle(input: Like, groups: int) -> Value:
+    """Channels dealt out: the first of each group, the second of each."""
+    value, count = lift(input), plain_number(groups)
+    if value.ndim < 3 or count < 1 or value.sizes[1] % count:
+        raise ShapeError(
+            f"{current().where}, channel_shuffle", given=f"{shape_of(value)} in {count} groups",
+            expected="channels that divide by it", fix="choose another number",
+        )  # fmt: skip
+    value = unflatten_dim(value, 1, (count, value.sizes[1] // count))
+    return flatten_dims(permute(value, 0, 2, 1, *range(3, value.ndim)), 1, 2)
+
+
+@torchs("nn.functional.interpolate")
+def interpolate(
+    input: Like, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None, antialias: bool = False,
+) -> Value:  # fmt: skip
+    """``fg.take`` at the nearest pixel, to whole multiples of a size, or whole fractions of it."""
+    value = lift(input)
+    rank = value.ndim - 2
+    own = value.sizes[2:]
+    if mode != "nearest" or rank < 1 or (size is None) is (scale_factor is None):
+        raise _refused("interpolate", f"mode={mode!r} of {shape_of(value)}", 'mode="nearest", and a size or a scale')
+    factors = [0.0] * rank if scale_factor is None else _each(scale_factor, rank)
+    scaled = [math.floor(old * factor) for old, factor in zip(own, factors, strict=True)]
+    wanted = _each(size, rank) if scale_factor is None else scaled
+    for at, (new, old, factor) in enumerate(zip(wanted, own, factors, strict=True), start=2):
+        if new != old:
+            place, by = creation.arange(new), max(new // old, old // new if new else 0)
+            scale = 1 / factor if factor and not recompute_scale_factor else old / max(new, 1)
+            told = [min(int(_single(pixel * _single(scale))), old - 1) for pixel in range(new)]
+            if not by or told != [pixel // by if new > old else pixel * by for pixel in range(new)]:
+                raise _refused("interpolate", f"{old} pixels to {new}", "a whole multiple of a size, or fraction of it")
+            place = elementwise("floor_divide" if new > old else "mul", place, by)
+            value = indexing.take(value, place, at, negative=False)
+    return value
+
+
+def _single(value: float) -> float:
+    """A number as float32 holds it, which torch computes the places of pixels with."""
+    return float(struct.unpack("f", struct.pack("f", value))[0])
