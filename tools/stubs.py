@@ -126,6 +126,7 @@ def tensor() -> str:
     for name in COMPARISONS:
         ignored = "  # type: ignore[override]" if name in ("eq", "ne") else ""
         text += f"    def __{name}__(self, other: Number, /) -> Tensor: ...{ignored}\n"
+    text += "    def __setitem__(self, key: Any, value: Tensor | float, /) -> None: ...\n"
     text += "    def __hash__(self) -> int: ...\n    def __iter__(self) -> Iterator[Tensor]: ...\n"
     text += "".join(f"    def __{name}__(self) -> Tensor: ...\n" for name in UNARY)
     made = {name: _spoken(name, getattr(Value, name), method=True) for name in methods()}

@@ -32,7 +32,10 @@ This page is printed by `tools/torch_functions.py` from the table that declarati
 - `torch.zeros`, `ones`, `full`, `arange`, `eye`, `linspace`, `logspace` and `torch.tensor([0.5, 2])`, of 64 numbers at
   most, make tensors that no memory holds; `x.device` may be handed to them, and says nothing of itself.
 - `with torch.no_grad():` is `fg.stop_gradient` of what is computed within. `torch.autocast` within a declaration is not
-  seen: autocast is the op's (`fg.op(autocast=...)`). `x += y` is `x = x + y`, whoever else has a name for `x`.
+  seen: autocast is the op's (`fg.op(autocast=...)`).
+- `h.mul_(2)`, `y[..., 0] = a`, `y[mask] = 0`, `h += y` and `F.relu(h, inplace=True)` write what the declaration has
+  computed, and all that shares memory with it sees it, as in torch: views, other names, what it is a view of. An
+  argument is its caller's: methods and items of one are refused, `x += y` and `inplace=True` write a copy of it.
 - A `torch.autograd.Function` is refused: declare the gradient of an op instead.
 - Products are of floats: `matmul` of integers is refused.
 - JAX's functions do not ask what they are given, so the error is JAX's: use the language's, whose names are the same.

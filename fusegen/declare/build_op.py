@@ -44,7 +44,8 @@ from fusegen.core.products import contracted_sizes
 from fusegen.core.subexpressions import Renaming, introduce_lets, live_reduces, safe_name
 from fusegen.declare.axes import AxisVar, Dims, NotNested, leaves, mirror, unite
 from fusegen.declare.blocks import Divided
-from fusegen.declare.parts import Packed, check_count
+from fusegen.declare.memory import check_written
+from fusegen.declare.parts import check_count
 from fusegen.declare.scalars import in_double
 from fusegen.declare.scans import in_groups
 from fusegen.declare.value import (
@@ -188,15 +189,14 @@ def _results(tracer: Tracer, returned: Any) -> tuple[list[Result], str]:
         raise _nothing(tracer, "nothing" if many else repr(returned))
     outputs: list[Result] = []
     for position, item in enumerate(items):
-        if isinstance(item, Packed):
-            base = f"out_{position}" if many else "out"
-            outputs += [
-                (value, PackedBlock(base, item.place, index, len(item.parts))) for index, value in enumerate(item.parts)
-            ]
+        if isinstance(item, Value) and item.packed is not None:
+            base, (parts, place) = f"out_{position}" if many else "out", item.packed
+            outputs += [(value, PackedBlock(base, place, index, len(parts))) for index, value in enumerate(parts)]
         elif isinstance(plain_number(item), (Value, bool, int, float)):
             outputs.append((lift(item), None))
         else:
             raise _nothing(tracer, f"a {type(item).__name__}")
+    check_written(tracer, [value.expr for value, _ in outputs])
     return outputs, "tuple" if many else "one"
 
 

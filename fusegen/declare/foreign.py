@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fusegen.core.errors import DeclarationError, FusegenError
+from fusegen.declare.memory import WAITING, in_memory, settle, write
 from fusegen.declare.value import Value, current, lift
 
 _FIXES = {
@@ -87,7 +88,7 @@ def explained(function: Callable[..., Any]) -> Callable[..., Any]:
             if len(args) == place and name in kwargs:
                 args = (*args, kwargs.pop(name))
         try:
-            return function(*args, **kwargs)
+            return in_memory(function, args, kwargs, function(*args, **kwargs))
         except TypeError as error:
             problem = None if isinstance(error, FusegenError) else _misfit(function, args, kwargs)
             if problem is None:
@@ -114,6 +115,11 @@ def _misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     return None
 
 
+def _writes() -> Any:
+    """What is written in place, likewise."""
+    return importlib.import_module("fusegen.declare.writes")
+
+
 def _table() -> Any:
     """The functions of torch and NumPy: made of the language, to which this belongs."""
     return importlib.import_module("fusegen.declare.torch_names")
@@ -131,8 +137,11 @@ def called(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwarg
             fix="return it, and pass out= to the op",
         )  # fmt: skip
     kwargs = {key: value for key, value in _table().spelled(kwargs).items() if key != "out"}
+    if kwargs.get("inplace") and (args or "input" in kwargs):
+        x = args[0] if args else kwargs["input"]
+        return write(x, called(name, function, args, {**kwargs, "inplace": False}), name, to_own=True)
     try:
-        return function(*args, **kwargs)
+        return in_memory(function, args, kwargs, function(*args, **kwargs))
     except TypeError as error:
         if isinstance(error, FusegenError):
             raise
@@ -153,7 +162,7 @@ def attach(names: Sequence[str]) -> None:
         if name in names:
             return f"use fusegen's function: fg.{name}"
         if name.endswith("_") and name not in _FIXES:
-            return f"write x = ..., with what .{name.rstrip('_')} would return: nothing is written in place"
+            return f"write x = ..., with what .{name.rstrip('_')} would return"
         name = name.removeprefix("linalg_").removeprefix("special_")
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
         listed = (
@@ -175,12 +184,15 @@ def attach(names: Sequence[str]) -> None:
         found = _table().of_torch(function)
         if found is not None:
             return called(name, found.function, args, kwargs or {})
+        if args and isinstance(args[0], Value) and (in_place := writing(name)) is not None:
+            return in_place(*args, **(kwargs or {}))
         raise refuse(f"torch.{name}", name)
 
     def array_ufunc(self: Value, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         found = _table().of_numpy(ufunc.__name__) if method == "__call__" and not kwargs else None
         if found is not None:  # ``np.float32(2) * x`` asks numpy.multiply first; comparisons come with 0-d arrays
-            return found.function(*(v[()] if getattr(v, "shape", None) == () else v for v in inputs))
+            numbers = tuple(v[()] if getattr(v, "shape", None) == () else v for v in inputs)
+            return in_memory(found.function, numbers, {}, found.function(*numbers))
         raise refuse(f"numpy.{ufunc.__name__}", ufunc.__name__)
 
     def array_function(self: Value, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -190,12 +202,21 @@ def attach(names: Sequence[str]) -> None:
             return _table().call_numpy(found, function, args, kwargs)
         raise refuse(f"numpy.{name}", function.__name__)
 
+    def writing(name: str) -> Callable[..., Any] | None:
+        """``x.mul_``, of what has ``x.mul``."""
+        return _writes().method(name) if name.endswith("_") and not name.endswith("__") else None
+
     def unknown(self: Any, name: str) -> Any:
+        if name in WAITING:
+            settle(self)
+            return getattr(self, name)
         if name.startswith("_"):  # other libraries look for their protocols
             raise AttributeError(name)
         found = _table().method_of(name) if isinstance(self, Value) else None
         if found is not None:
             return lambda *args, **kwargs: called(name, found.function, (self, *args), kwargs)
+        if isinstance(self, Value) and (in_place := writing(name)) is not None:
+            return lambda *args, **kwargs: in_place(self, *args, **kwargs)
         raise UnknownMethod(
             self.tracer.where if self.tracer else "fusegen", given=f".{name} of a symbolic tensor",
             expected="an attribute that expressions have: dtype, shape, to, mT, and functions of torch and fusegen",

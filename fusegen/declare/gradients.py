@@ -13,7 +13,8 @@ from typing import Any
 from fusegen.core.declared import Recorded
 from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import Ref
-from fusegen.declare.parts import Packed
+from fusegen.declare.memory import argument
+from fusegen.declare.parts import packed
 from fusegen.declare.reductions import reduce
 from fusegen.declare.value import CalledWith, Tracer, Value, broadcast, convert, current, lift, plain_number
 
@@ -53,8 +54,9 @@ def with_gradient(
     marks = iter([_marked(tracer, value, given, i) for i, value in enumerate(floats)])
 
     def carrying(item: Any) -> Any:
-        if isinstance(item, Packed):
-            return Packed([carrying(part) for part in item.parts], item.place)
+        if isinstance(item, Value) and item.packed is not None:
+            parts, place = item.packed
+            return packed([carrying(part) for part in parts], place)
         return next(marks) if _is_value(item) and lift(item).dtype.is_float else item
 
     found = [carrying(item) for item in items]
@@ -64,7 +66,8 @@ def with_gradient(
 def _float_results(returned: Any) -> list[Value]:
     """The float results among what a function returned, each part of a packed one by itself."""
     items = list(returned) if isinstance(returned, (tuple, list)) else [returned]
-    results = [lift(r) for item in items for r in (item.parts if isinstance(item, Packed) else (item,)) if _is_value(r)]
+    parts = (item.packed[0] if isinstance(item, Value) and item.packed else (item,) for item in items)
+    results = [lift(result) for several in parts for result in several if _is_value(result)]
     return [result for result in results if result.dtype.is_float]
 
 
@@ -82,12 +85,12 @@ def _stand_in(tracer: Tracer, value: Value, *, is_number: bool = False) -> Value
 
 def _record(tracer: Tracer, call: CalledWith, trace: Callable[[], dict[str, Value]]) -> None:
     """Trace a gradient apart from what it is traced within."""
-    outer = tracer.reduces, tracer.names
-    tracer.reduces, tracer.names = call.reduces, call.names
+    outer = tracer.reduces, tracer.names, tracer.overwritten
+    tracer.reduces, tracer.names, tracer.overwritten = call.reduces, call.names, {}
     try:
         call.gradients = trace()
     finally:
-        tracer.reduces, tracer.names = outer
+        tracer.reduces, tracer.names, tracer.overwritten = outer
 
 
 def _marked(tracer: Tracer, value: Value, given: Sequence[Value], result: int) -> Value:
@@ -135,7 +138,8 @@ def _called(
     if set(by_name) - set(named):
         found = results()
         named |= {name: found[name] for name in by_name if name in found and name not in named}
-    ordered = [value for name, value in values.items() if name not in named]
+    ordered = [argument(value, name) for name, value in values.items() if name not in named]
+    named = {name: argument(value, name) for name, value in named.items()}
     try:
         signature.bind(*ordered, **named)
     except TypeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import re
 import sys
@@ -23,6 +24,7 @@ from fusegen.declare import scans as _scans
 from fusegen.declare import scattering as _scattering
 from fusegen.declare import segments as _segments
 from fusegen.declare.foreign import attach, explained
+from fusegen.declare.memory import viewing, write
 from fusegen.declare.parts import concat, flatten, split, unflatten
 from fusegen.declare.table import Function, Kind, register, rows
 from fusegen.declare.value import (
@@ -262,6 +264,24 @@ def _over_all(function: Callable[..., Value]) -> Callable[..., Value]:
     return method
 
 
+INPLACE = ("add", "sub", "mul", "truediv", "floordiv", "mod", "and", "or", "xor", "lshift", "rshift", "pow")
+
+
+def _in_place(name: str, what: str) -> Callable[[Value, Any], Any]:
+    """``x += y``: a tensor becomes the result; the name of a number is bound anew."""
+
+    def apply(x: Value, other: Any) -> Any:
+        if x.weak:
+            return NotImplemented
+        return write(x, pow(x, other) if name == "pow" else elementwise(name, x, other), what, to_own=True)
+
+    return apply
+
+
+def _set_item(x: Value, key: Any, new: Any) -> None:
+    importlib.import_module("fusegen.declare.writes").set_item(x, key, new)
+
+
 def _operators() -> None:
     binary = {
         "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder",
@@ -271,13 +291,16 @@ def _operators() -> None:
         function: Callable[..., Value] = lambda a, b, _name=name: elementwise(_name, a, b)  # noqa: E731
         setattr(Value, f"__{python}__", function)
         setattr(Value, f"__r{python}__", _swap(function))
+    for python in INPLACE:
+        setattr(Value, f"__i{python}__", _in_place(binary.get(python, python), f"{python}="))
     for name in ("lt", "le", "gt", "ge", "eq", "ne"):
         setattr(Value, f"__{name}__", lambda a, b, _name=name: elementwise(_name, a, b))
-    operators: dict[str, Callable[..., Value]] = {
+    operators: dict[str, Callable[..., Any]] = {
         "__pow__": pow,
         "__rpow__": _swap(pow),
         "__neg__": lambda x: elementwise("neg", x),
         "__pos__": lambda x: x,
+        "__setitem__": _set_item,
         "__abs__": lambda x: elementwise("abs", x),
         "__invert__": lambda x: elementwise("bitwise_not", x),
     }
@@ -302,6 +325,8 @@ NOT_METHODS = (
     "linear_recurrence",
 )
 _operators()
+expand_dims, flatten = viewing(expand_dims, "view"), viewing(flatten, "perhaps")
+split, unflatten = viewing(split, "parts"), viewing(unflatten, "view")
 _OTHERS = ("pow", "square", "reciprocal", "concat", "split", "expand_dims", "flatten", "unflatten")
 attach((*TABLE_FUNCTIONS, *REDUCTIONS, *PRODUCTS, *RANDOM, *INDEXING, *CREATION, *_OTHERS))
 

@@ -19,6 +19,7 @@ from fusegen.core.recent import Recent
 from fusegen.core.views import view_shape
 from fusegen.declare.gradients import with_gradient
 from fusegen.declare.indexing import own_places
+from fusegen.declare.memory import argument, in_own_memory
 from fusegen.declare.random_numbers import drawing
 from fusegen.declare.tensor import Tensor as Tensor
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec, called, trace
@@ -377,9 +378,9 @@ class Declaration:
 
     def _called(self, values: Mapping[str, Any]) -> Any:
         """The function called with its own arguments."""
-        own = {name: value for name, value in values.items() if not (self.random and name == SEED)}
+        own = {n: argument(value, n) for n, value in values.items() if not (self.random and n == SEED)}
         with nullcontext() if self.check_indices else own_places():
-            return called(self.function, own, self.listed or ())
+            return in_own_memory(called(self.function, own, self.listed or ()))
 
 
 def _with_seed(op: str, signature: inspect.Signature) -> inspect.Signature:

@@ -13,6 +13,7 @@ from fusegen.core.ir import Expr, Index, Operand, PackedBlock, call, const
 from fusegen.core.subexpressions import safe_name
 from fusegen.declare.axes import AxisVar, Dims, NotNested, divided, grouped, leaves
 from fusegen.declare.meeting import met_apart
+from fusegen.declare.memory import got
 from fusegen.declare.value import (
     FEW_BLOCKS,
     MOST_BLOCKS,
@@ -155,16 +156,16 @@ def item(x: Value, key: Any) -> Value:
     places = [k for k in keys if isinstance(k, Value) and not k.weak and k.dtype.category is dtypes.Category.INTEGER]
     if places:
         return _at_places(x, keys, places)
-    chosen = [k for k in keys if isinstance(k, list) and 0 < len(k) <= MOST_BLOCKS and all(map(_is_position, k))]
-    if len(chosen) == 1 and not places and not any(map(_is_position, keys)):
+    chosen = [k for k in keys if isinstance(k, list) and 0 < len(k) <= MOST_BLOCKS and all(map(is_position, k))]
+    if len(chosen) == 1 and not places and not any(map(is_position, keys)):
         return _at_list(x, keys, chosen[0])
-    taking = [k for k in keys if isinstance(k, slice) or _is_position(k)]
+    taking = [k for k in keys if isinstance(k, slice) or is_position(k)]
     known = len(taking) + sum(k is None or k is Ellipsis for k in keys) == len(keys)
     if not known or sum(k is Ellipsis for k in keys) > 1:
         raise _unknown_key(x, key)
     if len(taking) > x.ndim:
         raise ShapeError(
-            f"{current().where}, [{_shown(key)}]", given=f"{len(taking)} keys for {shape_of(x)}",
+            f"{current().where}, [{shown_key(key)}]", given=f"{len(taking)} keys for {shape_of(x)}",
             expected=f"at most {x.ndim}", fix="leave some away",
         )  # fmt: skip
     dim, dims = 0, list[tuple[int | None, bool]]()  # of the result: which dimension of x, and whether it stays
@@ -185,7 +186,7 @@ def item(x: Value, key: Any) -> Value:
 
 def _unknown_key(x: Value, key: Any) -> DeclarationError:
     return DeclarationError(
-        f"{current().where}, [{_shown(key)}]", given=f"x[{_shown(key)}] of {shape_of(x)}",
+        f"{current().where}, [{shown_key(key)}]", given=f"x[{shown_key(key)}] of {shape_of(x)}",
         expected="ints, slices, None and ..., tensors of integers, or one list of ints with slices",
         fix="compare positions, fg.where(fg.index(x, axis) == i, a, b), or index outside the op",
     )  # fmt: skip
@@ -199,7 +200,7 @@ def _at_places(x: Value, keys: tuple[Any, ...], places: Sequence[Value]) -> Valu
     x = item(x, tuple(slice(None) if isinstance(key, Value) else key for key in keys))
     if any(isinstance(key, Value) and all(key is not place for place in places) for key in keys):
         raise _unknown_key(x, keys)
-    rest = [key for key in keys if not _is_position(key)]
+    rest = [key for key in keys if not is_position(key)]
     first = next((number for number, key in enumerate(rest) if key is Ellipsis), len(rest))
     found = [n if n < first else x.ndim - len(rest) + n for n, key in enumerate(rest) if isinstance(key, Value)]
     return take_each(x, found, places)
@@ -215,7 +216,8 @@ def _at_list(x: Value, keys: tuple[Any, ...], chosen: list[int]) -> Value:
     return concat([item(x, (*whole, slice(place, place + 1 or None))) for place in chosen], dim)
 
 
-def _is_position(key: Any) -> bool:
+def is_position(key: Any) -> bool:
+    """Whether a key is an int."""
     return isinstance(key, int) and not isinstance(key, bool)
 
 
@@ -223,10 +225,10 @@ def _taken(x: Value, dim: int, key: Any, whole: Any) -> Value:
     """One dimension at one key; of a position it is of size one."""
     if isinstance(key, slice) and key.start is key.stop is key.step is None:
         return x
-    where, axis = f"{current().where}, [{_shown(whole)}]", x.dims[dim]
+    where, axis = f"{current().where}, [{shown_key(whole)}]", x.dims[dim]
     current().reads_sizes = True
     length = axis.find().size if axis else 1
-    if _is_position(key):
+    if is_position(key):
         if not -length <= key < length:
             raise ShapeError(
                 where, given=f"element {key} of dimension {dim} of {shape_of(x)}",
@@ -238,12 +240,13 @@ def _taken(x: Value, dim: int, key: Any, whole: Any) -> Value:
             first, last, step = key.indices(length)
         except TypeError:
             raise DeclarationError(
-                where, given=f"x[{_shown(whole)}] of {shape_of(x)}", expected="ints in slices",
+                where, given=f"x[{shown_key(whole)}] of {shape_of(x)}", expected="ints in slices",
                 fix="annotate an argument that says where to slice `: fg.Const`",
             ) from None  # fmt: skip
         except ValueError:
             raise DeclarationError(
-                where, given=f"x[{_shown(whole)}] of {shape_of(x)}, a step of 0", expected="a step to other elements",
+                where, given=f"x[{shown_key(whole)}] of {shape_of(x)}, a step of 0",
+                expected="a step to other elements",
                 fix="leave it out",
             ) from None  # fmt: skip
     size = len(range(first, last, step))
@@ -281,16 +284,22 @@ def read(x: Value, dim: int, first: int, last: int, step: int) -> Value:
     return take(x, arange(first, last if (last - first) * step > 0 else first, step), dim, negative=False)
 
 
-def _shown(key: Any) -> str:
+def shown_key(key: Any) -> str:
+    """A key as it is written."""
     if isinstance(key, tuple):
-        return ", ".join(map(_shown, key))
+        return ", ".join(map(shown_key, key))
     if isinstance(key, slice):
-        parts = ["" if part is None else _shown(part) for part in (key.start, key.stop, key.step)]
+        parts = ["" if part is None else shown_key(part) for part in (key.start, key.stop, key.step)]
         return ":".join(parts if parts[2] else parts[:2])
     return "..." if key is Ellipsis else "a tensor" if isinstance(key, Value) else f"{key}"
 
 
-Value.__getitem__ = item  # type: ignore[method-assign,assignment]
+def _get_item(x: Value, key: Any) -> Value:
+    """``x[key]``, in the memory of ``x`` where torch's is."""
+    return got(x, key, item)
+
+
+Value.__getitem__ = _get_item  # type: ignore[method-assign,assignment]
 
 
 def are_few(sizes: Iterable[int]) -> bool:
@@ -314,21 +323,17 @@ def pieces(x: Value, sizes: Sequence[int], dim: int) -> tuple[Value, ...]:
     return tuple(found)
 
 
-class Packed(Value):
+def packed(parts: Sequence[Value], place: int) -> Value:
     """Equal blocks side by side. Returned, each is written to its place of one result; computed with, each is computed
     with by itself."""
-
-    __slots__ = ("parts", "place")
-
-    def __init__(self, parts: Sequence[Value], place: int) -> None:
-        tracer, first = current(), parts[0]
-        part = first.dims[place]
-        whole = AxisVar((part.size if part else 1) * len(parts), f"{len(parts)} parts side by side")
-        tracer.divisions.append((whole, part, len(parts)))
-        names = tracer.name_of(whole), tracer.name_of(part) if part else None
-        dims = (*first.dims[:place], whole, *first.dims[place + 1 :])
-        super().__init__(Joined(tuple(value.expr for value in parts), *names), first.dtype, dims)
-        self.parts, self.place = tuple(parts), place
+    tracer, first = current(), parts[0]
+    part = first.dims[place]
+    whole = AxisVar((part.size if part else 1) * len(parts), f"{len(parts)} parts side by side")
+    tracer.divisions.append((whole, part, len(parts)))
+    names = tracer.name_of(whole), tracer.name_of(part) if part else None
+    dims = (*first.dims[:place], whole, *first.dims[place + 1 :])
+    joined = Joined(tuple(value.expr for value in parts), *names)
+    return Value(joined, first.dtype, dims, packed=(tuple(parts), place))
 
 
 def concat(parts: Sequence[Like], axis: int = -1) -> Value:
@@ -376,7 +381,7 @@ def concat(parts: Sequence[Like], axis: int = -1) -> Value:
     dims = broadcast(values, "concat")
     dtype = result_type(values)
     full = tuple(Value(convert(value.expr, dtype), dtype, dims) for value in values)
-    return Packed(full, dim) if len(full) > 1 else full[0]
+    return packed(full, dim) if len(full) > 1 else full[0]
 
 
 def _side_by_side(values: Sequence[Value], sizes: Sequence[int], place: int) -> Value:

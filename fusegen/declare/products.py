@@ -15,6 +15,7 @@ from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
 from fusegen.core.ir import Factor
 from fusegen.core.products import product
 from fusegen.declare.axes import AxisVar, Dims, are_same
+from fusegen.declare.memory import shares, viewing
 from fusegen.declare.value import (
     Like,
     Tracer,
@@ -148,6 +149,7 @@ def linear(x: Like, weight: Like, bias: Like | None = None) -> Value:
     return elementwise("add", made, added)
 
 
+@shares("view")
 def transpose(x: Like, axis0: int, axis1: int) -> Value:
     """``x`` with two dimensions exchanged; no data moves. Source: torch.transpose.
 
@@ -219,7 +221,7 @@ def _renamed(tracer: Tracer, own: AxisVar, new: AxisVar) -> tuple[str, str]:
 
 _METHODS: dict[str, Any] = {
     "__matmul__": matmul, "__rmatmul__": lambda self, other: matmul(other, self), "matmul": matmul,
-    "mT": property(mT), "T": property(T),
+    "mT": property(viewing(mT, "view")), "T": property(viewing(T, "view")),
 }  # fmt: skip
 for _name_of, _method in _METHODS.items():
     setattr(Value, _name_of, _method)

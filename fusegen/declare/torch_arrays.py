@@ -10,6 +10,7 @@ from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.declare import creation, indexing, reductions, scans
 from fusegen.declare.language import expand_dims
 from fusegen.declare.meeting import met_apart
+from fusegen.declare.memory import shares
 from fusegen.declare.parts import concat, flatten, pieces, read
 from fusegen.declare.torch_functions import library, movedim, reshape, torchs, transpose
 from fusegen.declare.value import (
@@ -68,18 +69,21 @@ def _solid(value: Like) -> Value:
 
 
 @torchs("atleast_1d")
+@shares("each")
 def atleast_1d(*tensors: Any) -> Value | tuple[Value, ...]:
     """``x``, with a dimension; of several each."""
     return _each(_vector, tensors)
 
 
 @torchs("atleast_2d")
+@shares("each")
 def atleast_2d(*tensors: Any) -> Value | tuple[Value, ...]:
     """``x``, a vector as a row; of several each."""
     return _each(_matrix, tensors)
 
 
 @torchs("atleast_3d")
+@shares("each")
 def atleast_3d(*tensors: Any) -> Value | tuple[Value, ...]:
     """``x``, a matrix with one dimension more behind; of several each."""
     return _each(_solid, tensors)
@@ -112,6 +116,7 @@ def column_stack(tensors: Sequence[Like]) -> Value:
 
 
 @torchs("tensor_split")
+@shares("parts")
 def tensor_split(input: Like, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Value, ...]:
     """``fg.split(x, count, axis)``, or parts between places; the first ones may be larger."""
     value = lift(input)
@@ -130,6 +135,7 @@ def tensor_split(input: Like, indices_or_sections: int | Sequence[int], dim: int
 
 
 @torchs("broadcast_tensors")
+@shares("each")
 def broadcast_tensors(*tensors: Like) -> tuple[Value, ...]:
     """Each with the dimensions of all."""
     values = [lift(value) for value in tensors]
@@ -139,6 +145,7 @@ def broadcast_tensors(*tensors: Like) -> tuple[Value, ...]:
 
 
 @torchs("meshgrid")
+@shares("each")
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Value, ...]:
     """Each along a dimension of its own."""
     given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
@@ -149,6 +156,7 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Value, ...]:
 
 
 @torchs("cartesian_prod")
+@shares("same")
 def cartesian_prod(*tensors: Like) -> Value:
     """All combinations of elements of vectors, a row each: ``torch.meshgrid``, flattened and stacked."""
     values = [lift(value) for value in tensors]
@@ -248,13 +256,22 @@ def rot90(input: Like, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
 
 
 @torchs("ravel", numpy=["ravel"])
+@shares("perhaps")
 def ravel(input: Like) -> Value:
     """``fg.flatten(x)``."""
     value = _vector(input)
     return flatten(value) if value.ndim > 1 else value
 
 
-@torchs("Tensor.view_as", "Tensor.reshape_as")
+@torchs("Tensor.view_as")
+@shares("view")
+def view_as(input: Like, other: Like) -> Value:
+    """``x.view(y.shape)``."""
+    return reshape(input, lift(other).shape)
+
+
+@torchs("Tensor.reshape_as")
+@shares("perhaps")
 def reshape_as(input: Like, other: Like) -> Value:
     """``x.reshape(y.shape)``."""
     return reshape(input, lift(other).shape)
@@ -301,13 +318,35 @@ def _trapezoids(what: str, y: Like, x: Like | None, dx: Like, dim: int) -> Value
     return elementwise("div", elementwise("mul", pair, step), 2)
 
 
+@torchs("diagonal_scatter")
+def diagonal_scatter(input: Like, src: Like, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """``x`` with ``y`` in place of ``torch.diagonal(x)``."""
+    value = movedim(lift(input), (dim1, dim2), (-2, -1))
+    start = max(-offset, 0)
+    rows, columns = creation.arange(value.sizes[-2]), creation.arange(value.sizes[-1])
+    at = elementwise("sub", rows, start) if start else rows
+    size = lift(src).sizes[-1]
+    new = expand_dims(indexing.take(src, at, -1, negative=False), -1)
+    inside = elementwise("logical_and", elementwise("ge", at, 0), elementwise("lt", at, size))
+    here = elementwise("eq", elementwise("add", expand_dims(rows, -1), offset), columns)
+    here = elementwise("logical_and", here, expand_dims(inside, -1))
+    found = elementwise("where", here, cast(new, value.dtype), value)
+    return movedim(found, (-2, -1), (dim1, dim2))
+
+
+def _linalg_diagonal_back(x: Value, new: Value, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Value:
+    return diagonal_scatter(x, new, offset, dim1, dim2)
+
+
 @torchs("linalg.diagonal")
+@shares("read", _linalg_diagonal_back)
 def linalg_diagonal(A: Like, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Value:
     """As ``torch.diagonal``, of the last two dimensions."""
     return diagonal(A, offset, dim1, dim2)
 
 
 @torchs("diagonal")
+@shares("read", diagonal_scatter)
 def diagonal(input: Like, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
     """``fg.take_along_axis`` at the place of each row; the diagonal is the last dimension."""
     value = lift(input)
@@ -359,6 +398,7 @@ _diagonal = diagonal
 
 
 @torchs("Tensor.unfold")
+@shares("read")
 def unfold(input: Like, dimension: int, size: int, step: int) -> Value:
     """``fg.take(x, step * fg.arange(windows)[:, None] + fg.arange(size), axis)``."""
     value = lift(input)

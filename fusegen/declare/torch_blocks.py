@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusegen.core.errors import ShapeError
-from fusegen.declare.parts import item
+from fusegen.declare.memory import shares
 from fusegen.declare.torch_functions import library, torchs
 from fusegen.declare.value import Like, Value, current, lift, one_axis, plain_number, shape_of
 
@@ -23,10 +23,11 @@ def _dim(value: Value, dim: int, what: str) -> int:
 
 def _along(value: Value, dim: int, key: Any) -> Value:
     """``value[:, ..., key]`` with the key at one dimension."""
-    return item(value, (*[slice(None)] * dim, key))
+    return value[(*[slice(None)] * dim, key)]  # type: ignore[return-value]
 
 
 @torchs("narrow")
+@shares("same")
 def narrow(input: Like, dim: int, start: int, length: int) -> Value:
     """``x[..., start : start + length]``."""
     value = lift(input)
@@ -42,6 +43,7 @@ def narrow(input: Like, dim: int, start: int, length: int) -> Value:
 
 
 @torchs("select")
+@shares("same")
 def select(input: Like, dim: int, index: int) -> Value:
     """``x[..., index]``."""
     value = lift(input)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from fusegen.core import dtypes
-from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.declare import creation, language, products, reductions
 from fusegen.declare.language import expand_dims
+from fusegen.declare.memory import shares
 from fusegen.declare.parts import concat, flatten, pieces, split, unflatten
 from fusegen.declare.value import (
     Like,
@@ -127,6 +127,7 @@ def neg(input: Like) -> Value:
 
 
 @torchs("positive", numpy=["positive"])
+@shares("same")
 def positive(input: Like) -> Value:
     """``x``."""
     return lift(input)
@@ -307,7 +308,7 @@ def polygamma(n: int, input: Like) -> Value:
     return language.polygamma(n, input)
 
 
-@torchs("zeros_like", numpy=["zeros_like"])
+@torchs("zeros_like", "empty_like", numpy=["zeros_like", "empty_like"])
 def zeros_like(input: Like, *, dtype: Any = None, **placed: Any) -> Value:
     """0 for each element."""
     return full_like(input, 0, dtype=dtype, **placed)
@@ -445,12 +446,14 @@ for _name, _left, _right in (("mm", 2, 2), ("bmm", 3, 3), ("mv", 2, 1), ("dot", 
 
 
 @torchs("unsqueeze", numpy=["expand_dims"])
+@shares("view")
 def unsqueeze(input: Like, dim: int) -> Value:
     """``fg.expand_dims(x, axis)``."""
     return expand_dims(input, dim)
 
 
 @torchs("squeeze", numpy=["squeeze"])
+@shares("view")
 def squeeze(input: Like, dim: Any = None) -> Value:
     """``x`` without dimensions of size one."""
     value = lift(input)
@@ -460,6 +463,7 @@ def squeeze(input: Like, dim: Any = None) -> Value:
 
 
 @torchs("permute")
+@shares("view")
 def permute(input: Like, *order: Any, dims: Sequence[int] | None = None) -> Value:
     """``x`` with its dimensions in another order."""
     value = lift(input)
@@ -476,6 +480,7 @@ def permute(input: Like, *order: Any, dims: Sequence[int] | None = None) -> Valu
 
 
 @torchs("movedim", "moveaxis", numpy=["moveaxis"])
+@shares("view")
 def movedim(input: Like, source: Any, destination: Any) -> Value:
     """``x`` with a dimension at another place."""
     value = lift(input)
@@ -490,12 +495,14 @@ def movedim(input: Like, source: Any, destination: Any) -> Value:
 
 
 @torchs("transpose", "swapaxes", "swapdims", numpy=["swapaxes"])
+@shares("view")
 def transpose(input: Like, dim0: int, dim1: int) -> Value:
     """``fg.transpose(x, axis, axis)``."""
     return products.transpose(input, dim0, dim1)
 
 
 @torchs("t")
+@shares("view")
 def t(input: Like) -> Value:
     """``x.mT`` of a matrix."""
     value = lift(input)
@@ -503,12 +510,14 @@ def t(input: Like) -> Value:
 
 
 @torchs("flatten")
+@shares("perhaps")
 def flatten_dims(input: Like, start_dim: int = 0, end_dim: int = -1) -> Value:
     """``fg.flatten(x, first, last)``."""
     return flatten(input, start_dim, end_dim)
 
 
 @torchs("unflatten")
+@shares("view")
 def unflatten_dim(input: Like, dim: int, sizes: Sequence[int]) -> Value:
     """``fg.unflatten(x, axis, sizes)``."""
     value, wanted = lift(input), list(sizes)
@@ -527,7 +536,20 @@ def unflatten_dim(input: Like, dim: int, sizes: Sequence[int]) -> Value:
     return unflatten(value, dim, (*wanted[:-1], -1)) if len(wanted) > 1 else value
 
 
-@torchs("reshape", "Tensor.view", numpy=["reshape"])
+@torchs("Tensor.view")
+@shares("view")
+def view(input: Like, *given: Any, shape: Any = None, dtype: Any = None) -> Value:
+    """``x.reshape(shape)``."""
+    if dtype is not None or (len(given) == 1 and not isinstance(given[0], (int, tuple, list))):
+        raise DeclarationError(
+            f"{current().where}, view", given=f"{(dtype, *given)}", expected="a shape: bits are not seen as others",
+            fix="cast with .to(dtype), or view the argument outside the op",
+        )  # fmt: skip
+    return reshape(input, *given, shape=shape)
+
+
+@torchs("reshape", numpy=["reshape"])
+@shares("perhaps")
 def reshape(input: Like, *given: Any, shape: Any = None) -> Value:
     """``fg.unflatten`` and ``fg.flatten``, where dimensions are only taken apart and put together again."""
     value = lift(input)
@@ -574,6 +596,7 @@ def _reshaped(value: Value, sizes: Sequence[int]) -> Value:
 
 
 @torchs("Tensor.expand", "broadcast_to", numpy=["broadcast_to"])
+@shares("read")
 def expand(input: Like, *shape: Any) -> Value:
     """``x`` along dimensions that other tensors have, ``x[None].expand(y.shape[0], -1)``, or of so many elements."""
     value = lift(input)
@@ -620,6 +643,7 @@ def _triangle(kept: str, input: Like, diagonal: int) -> Value:
 
 
 @torchs("Tensor.expand_as")
+@shares("read")
 def expand_as(input: Like, other: Like) -> Value:
     """``x``, broadcast against ``y``."""
     value, like = lift(input), lift(other)
@@ -633,6 +657,7 @@ def expand_as(input: Like, other: Like) -> Value:
 
 
 @torchs("chunk")
+@shares("parts")
 def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Value, ...]:
     """``fg.split(x, count, axis)``; the last part may be smaller."""
     value = lift(input)
@@ -644,6 +669,7 @@ def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Value, ...]:
 
 
 @torchs("split", "Tensor.split", numpy=["split"])
+@shares("parts")
 def split_by_size(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Value, ...]:
     """``fg.split(x, count, axis)``; parts of several sizes are made of such."""
     value = lift(tensor)
@@ -666,6 +692,7 @@ def split_by_size(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tup
 
 
 @torchs("unbind")
+@shares("parts")
 def unbind(input: Any, dim: int = 0) -> tuple[Value, ...]:
     """``fg.split(x, count, axis)``, its parts without that dimension."""
     value = lift(input)
@@ -688,79 +715,3 @@ def cat(tensors: Sequence[Like], dim: int = 0) -> Value:
 def stack(tensors: Sequence[Like], dim: int = 0) -> Value:
     """``fg.concat`` of parts with a new dimension."""
     return concat([expand_dims(part, dim) for part in tensors], dim)
-
-
-# -- what tensors are, and what they become ---------------------------------------------------------------------------
-
-
-def _cast_to(dtype: DType) -> Function:
-    def convert(input: Like) -> Value:
-        return cast(input, dtype)
-
-    convert.__doc__ = f"``x.to(fg.{dtype.name}{'_' * (dtype.name == 'bool')})``."
-    return convert
-
-
-for _name, _dtype in (
-    ("float", dtypes.float32), ("double", dtypes.float64), ("half", dtypes.float16), ("bfloat16", dtypes.bfloat16),
-    ("int", dtypes.int32), ("long", dtypes.int64), ("short", dtypes.int16), ("char", dtypes.int8),
-    ("byte", dtypes.uint8), ("bool", dtypes.bool_),
-):  # fmt: skip
-    DEFINED.append(TorchFunction((f"Tensor.{_name}",), _cast_to(_dtype)))
-
-
-@torchs("Tensor.type_as")
-def type_as(input: Like, other: Like) -> Value:
-    """``x.to(y.dtype)``."""
-    return cast(input, lift(other).dtype)
-
-
-@torchs("Tensor.type", "Tensor.astype")
-def type_of(input: Like, dtype: Any) -> Value:
-    """``x.to(dtype)``."""
-    return cast(input, dtype)
-
-
-@torchs("detach")
-def detach(input: Like) -> Value:
-    """``fg.stop_gradient(x)``."""
-    return language.stop_gradient(input)
-
-
-@torchs("clone", "Tensor.contiguous")
-def clone(input: Like, *, memory_format: Any = None) -> Value:
-    """``x``."""
-    return lift(input)
-
-
-@torchs("Tensor.size")
-def size(input: Value, dim: int | None = None) -> SizeOf | tuple[SizeOf, ...]:
-    """``x.shape``, or one of it."""
-    if dim is None:
-        return input.shape
-    place = one_axis(input, dim, "size")
-    return input.shape[0 if place is None else place]
-
-
-@torchs("Tensor.dim", "Tensor.ndimension")
-def rank(input: Value) -> int:
-    """``x.ndim``."""
-    return input.ndim
-
-
-@torchs("numel", "Tensor.nelement")
-def numel(input: Value) -> SizeOf:
-    """``fg.size(x)``."""
-    return SizeOf.of(input, None)
-
-
-@torchs("is_floating_point")
-def is_floating_point(input: Value) -> bool:
-    """``x.dtype.is_float``."""
-    return input.dtype.is_float
-
-
-@torchs("is_complex")
-def is_complex(input: Value) -> bool:
-    """False: there are no complex numbers."""
-    return False

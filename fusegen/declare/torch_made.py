@@ -186,13 +186,13 @@ def is_tensor(obj: Any) -> bool:
 
 
 MADE: dict[str, Callable[..., Any]] = {
-    "tensor": tensor, "scalar_tensor": tensor, "as_tensor": as_tensor, "zeros": zeros, "ones": ones,
+    "tensor": tensor, "scalar_tensor": tensor, "as_tensor": as_tensor, "zeros": zeros, "empty": zeros, "ones": ones,
     "full": full, "arange": arange, "eye": eye, "linspace": linspace, "logspace": logspace, "is_tensor": is_tensor,
 }  # fmt: skip
 # What asks for torch's own dtypes and devices, and is itself otherwise: it, or what it makes, is refused later.
 ASKING = (
     "finfo", "iinfo", "promote_types", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like",
-    "sum", "mean", "prod", "cumsum", "cumprod", "softmax", "log_softmax", "norm", "empty", "rand",
+    "sum", "mean", "prod", "cumsum", "cumprod", "softmax", "log_softmax", "norm", "rand",
     "randn", "randint", "randperm",
 )  # fmt: skip
 
@@ -203,7 +203,7 @@ def new_tensor(input: Like, data: Any, *, dtype: Any = None, **placed: Any) -> V
     return tensor(data, dtype=lift(input).dtype if dtype is None else dtype, **placed)
 
 
-@torchs("Tensor.new_zeros")
+@torchs("Tensor.new_zeros", "Tensor.new_empty")
 def new_zeros(input: Like, *size: Any, dtype: Any = None, **placed: Any) -> Value:
     """``fg.zeros(shape)`` of the dtype of ``x``."""
     return zeros(*size, dtype=lift(input).dtype if dtype is None else dtype, **placed)

@@ -21,6 +21,7 @@ from fusegen.declare import (
     torch_arrays,
     torch_blocks,
     torch_indexing,
+    torch_kinds,
     torch_made,
     torch_numbers,
     torch_random,
@@ -28,12 +29,13 @@ from fusegen.declare import (
     torch_windows,
 )
 from fusegen.declare.language import TABLE_FUNCTIONS
+from fusegen.declare.memory import in_memory
 from fusegen.declare.torch_functions import DEFINED, Function, TorchFunction, library
 from fusegen.declare.value import Like, cast, current, lift, plain_number
 
 # Their definitions are among those below.
 assert torch_algebra and torch_arrays and torch_blocks and torch_indexing and torch_made and torch_numbers
-assert torch_random and torch_scans and torch_windows
+assert torch_kinds and torch_random and torch_scans and torch_windows
 
 # Functions of the language that torch calls otherwise, too, or NumPy does.
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -198,6 +200,12 @@ def method_of(name: str) -> TorchFunction | None:
     return _by_method().get(name)
 
 
+def in_place_of(name: str) -> Function | None:
+    """The function that ``torch.NAME_`` and ``F.NAME_`` write the result of."""
+    found = _by_method().get(name) or next((entry for entry in table() if f"nn.functional.{name}" in entry.names), None)
+    return found.function if found is not None else None
+
+
 def methods() -> Iterator[str]:
     """The names of torch's methods that symbolic tensors answer to."""
     return iter(_by_method())
@@ -246,4 +254,4 @@ def call_numpy(entry: TorchFunction, function: Any, args: tuple[Any, ...], kwarg
             )  # fmt: skip
         size = given["tensor"].shape[given.get("dim", 0)]
         given["split_size_or_sections"] = [size // count if count > 0 else 0] * count
-    return entry.function(**given)
+    return in_memory(entry.function, (), given, entry.function(**given))

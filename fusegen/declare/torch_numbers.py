@@ -7,6 +7,7 @@ from typing import Any
 
 from fusegen.core import dtypes
 from fusegen.declare import reductions
+from fusegen.declare.memory import shares
 from fusegen.declare.torch_functions import torchs
 from fusegen.declare.value import Like, Value, cast, elementwise, lift
 
@@ -128,6 +129,7 @@ def angle(input: Like) -> Value:
 
 
 @torchs("real", "conj", "conj_physical", "resolve_conj", "resolve_neg")
+@shares("same")
 def real(input: Like) -> Value:
     """``x``: there are no complex numbers."""
     return lift(input)

@@ -6,29 +6,34 @@ from typing import Any
 
 from fusegen.core.errors import DeclarationError
 from fusegen.declare import random_numbers
+from fusegen.declare.memory import shares
 from fusegen.declare.torch_functions import torchs
 from fusegen.declare.value import Like, Value, current, elementwise, lift
 
 
 @torchs("nn.functional.dropout")
+@shares("same")
 def dropout(input: Like, p: Like = 0.5, training: bool = True, inplace: bool = False) -> Value:
     """``fg.dropout(x, p)``."""
     return lift(input) if isinstance(p, (int, float)) and p == 0 else random_numbers.dropout(input, p, training)
 
 
 @torchs("dropout")
+@shares("same")
 def torch_dropout(input: Like, p: Like, train: bool) -> Value:
     """``fg.dropout(x, p)``."""
     return dropout(input, p, train)
 
 
 @torchs("nn.functional.dropout1d", "nn.functional.dropout2d", "nn.functional.dropout3d")
+@shares("same")
 def feature_dropout(input: Like, p: Like = 0.5, training: bool = True, inplace: bool = False) -> Value:
     """``fg.dropout`` with one number for each channel."""
     return random_numbers.feature_dropout(input, p, training)
 
 
 @torchs("nn.functional.alpha_dropout")
+@shares("same")
 def alpha_dropout(input: Like, p: Like = 0.5, training: bool = False, inplace: bool = False) -> Value:
     """``fg.alpha_dropout(x, p)``."""
     return random_numbers.alpha_dropout(input, p, training)

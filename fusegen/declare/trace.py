@@ -292,5 +292,5 @@ class _LocalNames:
             return
         given = () if is_op else code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         for local, value in frame.f_locals.items():
-            if isinstance(value, Value) and local not in given:
+            if isinstance(value, Value) and local not in given and value.pending is None:
                 self.tracer.names[value.expr] = local

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 from fusegen.core import dtypes
@@ -32,6 +30,7 @@ from fusegen.core.ir import (
     refs,
     walk,
 )
+from fusegen.declare.autograd_functions import check_no_autograd_function
 from fusegen.declare.axes import AxisVar, Dims, NotNested, are_same, leaves, unite
 from fusegen.declare.table import Function, Kind, lookup
 from fusegen.declare.tensor import Tensor
@@ -109,6 +108,7 @@ class Tracer:
     # Reads and writes whose places are looked at: what an error says of each, and its number.
     sites: dict[tuple[str, bool], int] = field(default_factory=dict)
     own_places: bool = False  # Places are the language's own, and not looked at.
+    overwritten: dict[str, Expr] = field(default_factory=dict)  # What was written to arguments (declare/memory).
     # What is read once more where a tensor meets itself (declare/meeting, which reads, and reads are made of values).
     apart: Callable[[Sequence[Value], str], Sequence[Value]] = lambda values, _: values
     began: tuple[Any, ...] = ()  # Code objects of the trace itself: what is on the stack behind them is its caller's.
@@ -210,26 +210,6 @@ def is_grad_off() -> bool:
     return torch is not None and hasattr(torch, "is_grad_enabled") and not torch.is_grad_enabled()
 
 
-def check_no_autograd_function(tracer: Tracer) -> None:
-    """Without gradients because a ``torch.autograd.Function`` runs its forward.
-
-    Raises:
-        DeclarationError: its backward would be lost.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code not in tracer.began:
-        if frame.f_code.co_name == "apply" and frame.f_code.co_filename.endswith(_FUNCTIONS):
-            raise DeclarationError(
-                tracer.where, given="a torch.autograd.Function in a declaration", expected="expressions, and ops",
-                fix="make an op of its forward, and declare its backward: @my_op.gradient",
-            )  # fmt: skip
-        frame = frame.f_back
-
-
-# Where torch.autograd.Function is.
-_FUNCTIONS = os.path.join("torch", "autograd", "function.py")
-
-
 class NumberAsked(Exception):
     """A declaration asks numbers of its call for their values: it is traced anew, with these as constants.
 
@@ -277,16 +257,26 @@ class Value(Tensor):
         dtype: the dtype torch would give it.
         dims: an axis per dimension, None where the size is one.
         tracer: the trace that it belongs to.
+        packed: equal blocks that it is made of, and the dimension along which they are side by side (declare/parts).
+        viewed, viewers, pending, owner: what it shares memory with (declare/memory): how it is a view, its own views,
+            what it follows from where that was written, and the argument that it is.
     """
 
-    __slots__ = ("dims", "dtype", "expr", "tracer", "weak")
+    __slots__ = ("dims", "dtype", "expr", "owner", "packed", "pending", "tracer", "viewed", "viewers", "weak")
 
-    def __init__(self, expr: Expr, dtype: DType, dims: Dims = (), weak: bool = False) -> None:
+    def __init__(
+        self, expr: Expr, dtype: DType, dims: Dims = (), weak: bool = False,
+        packed: tuple[tuple[Value, ...], int] | None = None,
+    ) -> None:  # fmt: skip
         self.tracer: Tracer | None = getattr(_current, "tracer", None)
         if dtype.is_float and not isinstance(expr, Const) and self.tracer is not None and is_grad_off():
-            check_no_autograd_function(self.tracer)
+            check_no_autograd_function(self.tracer.where, self.tracer.began)
             expr = Call("stop_gradient", (expr,), expr.dtype)
-        self.expr, self.dtype, self.dims, self.weak = expr, dtype, dims, weak
+        self.expr, self.dtype, self.dims, self.weak, self.packed = expr, dtype, dims, weak, packed
+        self.viewed: Any = None
+        self.viewers: list[Value] | None = None
+        self.pending: Any = None
+        self.owner = ""
 
     @property
     def ndim(self) -> int:
@@ -325,7 +315,9 @@ class Value(Tensor):
                 expected="a dtype, or a tensor", fix="move the argument, outside the op, which is for every device",
             )  # fmt: skip
         wanted = options.get("other", first)
-        return cast(self, wanted.dtype if isinstance(wanted, Value) else wanted)
+        dtype = as_dtype(wanted.dtype if isinstance(wanted, Value) else wanted)
+        is_it = dtype is self.dtype and not self.weak and not options.get("copy")
+        return self if is_it else cast(self, dtype)
 
     @property
     def device(self) -> AnyDevice:
@@ -353,7 +345,6 @@ class Value(Tensor):
         return iter([self[place] for place in range(count)])
 
     __contains__ = _no_python_value("an element", "use fg.any(x == value)")
-    __setitem__ = _no_python_value("an assignment to items", "use fg.where(fg.index(x, axis) == i, a, x)")
     __round__ = _no_python_value("Python's round", "use fg.round(x)")
     __divmod__ = _no_python_value("Python's divmod", "use x // y and x % y")
     __complex__ = _no_python_value("the complex value", "compute with two tensors, real and imaginary parts")
@@ -689,7 +680,7 @@ def elementwise(name: str, *args: Like, detail: Detail = None) -> Value:
     typed = values[len(head) :]
     dtype = _argument_dtype(row, typed)
     if dtype.category is row.fixed:
-        return values[0]
+        return Value(values[0].expr, dtype, dims, values[0].weak)
     weak = all(value.weak for value in values)
     exact = dtypes.float64 if weak and dtype.is_float and current().double else dtype
     exprs = [convert(value.expr, exact) for value in typed]
