@@ -153,6 +153,8 @@ def item(x: Value, key: Any) -> Value:
     keys = tuple(plain_number(k) for k in keys)
     if Ellipsis not in [k for k in keys if k is None or k is Ellipsis]:
         keys = (*keys, Ellipsis)
+    if sum(isinstance(k, (list, range, Value)) for k in keys) > 1:
+        keys = tuple(_positions(k) for k in keys)
     places = [k for k in keys if isinstance(k, Value) and not k.weak and k.dtype.category is dtypes.Category.INTEGER]
     if places:
         return _at_places(x, keys, places)
@@ -187,7 +189,7 @@ def item(x: Value, key: Any) -> Value:
 def _unknown_key(x: Value, key: Any) -> DeclarationError:
     return DeclarationError(
         f"{current().where}, [{shown_key(key)}]", given=f"x[{shown_key(key)}] of {shape_of(x)}",
-        expected="ints, slices, None and ..., tensors of integers, or one list of ints with slices",
+        expected="ints, slices, None and ..., tensors of integers, or lists of ints",
         fix="compare positions, fg.where(fg.index(x, axis) == i, a, b), or index outside the op",
     )  # fmt: skip
 
@@ -204,6 +206,14 @@ def _at_places(x: Value, keys: tuple[Any, ...], places: Sequence[Value]) -> Valu
     first = next((number for number, key in enumerate(rest) if key is Ellipsis), len(rest))
     found = [n if n < first else x.ndim - len(rest) + n for n, key in enumerate(rest) if isinstance(key, Value)]
     return take_each(x, found, places)
+
+
+def _positions(key: Any) -> Any:
+    """A list of ints, or a range, as the positions that it names; other keys as they are."""
+    from fusegen.declare.listed import positions  # which are made of arange, and that of sums
+
+    is_one = isinstance(key, range) or (isinstance(key, list) and bool(key) and all(map(is_position, key)))
+    return positions(key) if is_one else key
 
 
 def _at_list(x: Value, keys: tuple[Any, ...], chosen: list[int]) -> Value:
@@ -491,6 +501,11 @@ def _is_no_group(dim: AxisVar) -> bool:
     """Whether it is no part of an argument's dimension, or is in blocks: none of these lie in groups."""
     divided = {whole.find() for whole, _, _ in current().divisions}
     return any((axis.made and not axis.is_group) or axis in divided for axis in leaves([dim]))
+
+
+def merged(value: Value, first: int) -> Value:
+    """A dimension and the next as one, of which any others may be made: each element is read at its place."""
+    return _read_as_one(value, first, first + 1)
 
 
 def _read_as_one(value: Value, start: int, end: int) -> Value:

@@ -12,7 +12,7 @@ from fusegen.declare.language import expand_dims
 from fusegen.declare.meeting import met_apart
 from fusegen.declare.memory import shares
 from fusegen.declare.parts import concat, flatten, pieces, read
-from fusegen.declare.torch_functions import library, movedim, reshape, torchs, transpose
+from fusegen.declare.torch_functions import Function, library, movedim, reshape, torchs, transpose
 from fusegen.declare.value import (
     Like,
     Value,
@@ -132,6 +132,18 @@ def tensor_split(input: Like, indices_or_sections: int | Sequence[int], dim: int
     if all(a < b for a, b in itertools.pairwise(edges)):
         return pieces(value, [b - a for a, b in itertools.pairwise(edges)], place)
     return tuple(_along(value, place, slice(a, b)) for a, b in itertools.pairwise(edges))
+
+
+def _split_along(name: str, place: int) -> Function:
+    @shares("parts")
+    def split_at(input: Like, indices_or_sections: int | Sequence[int], dim: int = place) -> tuple[Value, ...]:
+        return tensor_split(input, indices_or_sections, dim % max(lift(input).ndim, 1))
+
+    split_at.__doc__ = f"``torch.tensor_split(x, parts, {place})``."
+    return torchs(name)(split_at)
+
+
+hsplit, vsplit, dsplit = (_split_along(f"{letter}split", place) for letter, place in (("h", 1), ("v", 0), ("d", 2)))
 
 
 @torchs("broadcast_tensors")

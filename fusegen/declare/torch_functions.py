@@ -17,7 +17,7 @@ from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.declare import creation, language, products, reductions
 from fusegen.declare.language import expand_dims
 from fusegen.declare.memory import shares
-from fusegen.declare.parts import concat, flatten, pieces, split, unflatten
+from fusegen.declare.parts import concat, flatten, merged, pieces, split, unflatten
 from fusegen.declare.value import (
     Like,
     SizeOf,
@@ -586,11 +586,9 @@ def _reshaped(value: Value, sizes: Sequence[int]) -> Value:
         elif own < wanted:
             value = flatten(value, place, place + 1)
             continue
-        elif own != wanted:
-            raise ShapeError(
-                f"{current().where}, reshape", given=f"{shape_of(value)} as {[*map(int, sizes)]}",
-                expected="dimensions that are taken apart, or put together", fix="reshape it outside the op",
-            )  # fmt: skip
+        elif own != wanted:  # neither makes the other up: elements of both are counted
+            value = merged(value, place)
+            continue
         place += 1
     return value
 

@@ -96,6 +96,12 @@ def is_floating_point(input: Value) -> bool:
     return input.dtype.is_float
 
 
+@torchs("_is_all_true")
+def is_all_true(input: Like) -> bool:
+    """True: what ``torch.distributions`` asks of its arguments, which have no values yet."""
+    return True
+
+
 @torchs("is_complex")
 def is_complex(input: Value) -> bool:
     """False: there are no complex numbers."""

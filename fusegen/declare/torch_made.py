@@ -18,6 +18,7 @@ from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
 from fusegen.declare import creation
 from fusegen.declare.language import expand_dims
+from fusegen.declare.listed import listed
 from fusegen.declare.torch_functions import torchs
 from fusegen.declare.value import (
     AnyDevice,
@@ -38,67 +39,7 @@ def tensor(data: Any, *, dtype: Any = None, **placed: Any) -> Value:
     _check("tensor", placed)
     if isinstance(data, Value) and not data.ndim and not data.weak:
         return data if dtype is None else cast(data, dtype)
-    sizes, numbers = _taken_apart(data)
-    if len(numbers) > MOST_LISTED or not all(_is_number(number) for number in numbers):
-        raise DeclarationError(
-            f"{current().where}, torch.tensor", given=f"{data!r:.60}",
-            expected=f"a number, or lists of {MOST_LISTED} numbers at most",
-            fix="pass the tensor as an argument; positions are torch.arange(n), tensors side by side torch.stack",
-        )  # fmt: skip
-    values = [lift(number) for number in numbers]
-    kind = functools.reduce(dtypes.join, (value.dtype for value in values)) if values else _default()
-    kind = _default() if kind.is_float else kind
-    one = cast(0, kind) if not values else _chosen(values, _places(sizes), kind)
-    dims = tuple(creation.axis_of(size, "tensor") for size in sizes) if not values else one.dims
-    return cast(Value(one.expr, one.dtype, dims), kind if dtype is None else dtype)
-
-
-# How many numbers a list may have that is compiled into the op.
-MOST_LISTED = 64
-
-
-def _taken_apart(data: Any) -> tuple[list[int], list[Any]]:
-    """The shape of lists within lists, and what is in them.
-
-    Raises:
-        DeclarationError: they are of several lengths.
-    """
-    if not isinstance(data, (list, tuple)):
-        return [], [plain_number(data)]
-    each = [_taken_apart(item) for item in data]
-    if any(shape != each[0][0] for shape, _ in each):
-        raise DeclarationError(
-            f"{current().where}, torch.tensor", given=f"{data!r:.60}", expected="lists of one length",
-            fix="fill the shorter ones up",
-        )  # fmt: skip
-    return [len(each), *(each[0][0] if each else [])], [number for _, numbers in each for number in numbers]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (bool, int, float)) or (isinstance(value, Value) and value.weak)
-
-
-def _places(sizes: Sequence[int]) -> Value:
-    """The number of each element of a tensor of this shape."""
-    place = Value(lift(0).expr, dtypes.int64, (None,) * len(sizes))
-    for at, size in enumerate(sizes):
-        own = expand_dims(creation.arange(size), tuple(range(1, len(sizes) - at)))
-        place = elementwise("add", elementwise("mul", place, size), own) if at else own
-    return place
-
-
-def _chosen(values: Sequence[Value], place: Value, kind: DType) -> Value:
-    """One of several numbers, by their place: halves are told from each other, and halves of these."""
-    found = [cast(value, kind) for value in values]
-
-    def among(start: int, end: int) -> Value:
-        if end - start == 1:
-            return found[start]
-        middle = (start + end) // 2
-        return elementwise("where", elementwise("lt", place, middle), among(start, middle), among(middle, end))
-
-    made = among(0, len(found))
-    return Value(made.expr, kind, place.dims)
+    return listed(data, _default(), dtype)
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Value:
@@ -180,6 +121,18 @@ def logspace(start: Like, end: Like, steps: int, base: float = 10.0, *, dtype: A
     return elementwise("pow", float(base), linspace(start, end, steps, dtype=dtype, **placed))
 
 
+def _window(first: float, second: float) -> Callable[..., Value]:
+    def window(window_length: int, periodic: bool = True, *_: Any, dtype: Any = None, **placed: Any) -> Value:
+        """A cosine over the length of a window."""
+        _check("hann_window", placed)
+        count, kind = creation.whole(window_length, "hann_window"), _default() if dtype is None else as_dtype(dtype)
+        whole = count if periodic else count - 1
+        turned = elementwise("mul", cast(creation.arange(count), kind), 2 * math.pi / max(whole, 1))
+        return elementwise("sub", cast(first, kind), elementwise("mul", elementwise("cos", turned), second))
+
+    return window
+
+
 def is_tensor(obj: Any) -> bool:
     """Whether it is a tensor, or stands for one."""
     return not obj.weak if isinstance(obj, Value) else bool(standing_in.own["is_tensor"](obj))
@@ -188,6 +141,7 @@ def is_tensor(obj: Any) -> bool:
 MADE: dict[str, Callable[..., Any]] = {
     "tensor": tensor, "scalar_tensor": tensor, "as_tensor": as_tensor, "zeros": zeros, "empty": zeros, "ones": ones,
     "full": full, "arange": arange, "eye": eye, "linspace": linspace, "logspace": logspace, "is_tensor": is_tensor,
+    "hann_window": _window(0.5, 0.5), "hamming_window": _window(0.54, 0.46),
 }  # fmt: skip
 # What asks for torch's own dtypes and devices, and is itself otherwise: it, or what it makes, is refused later.
 ASKING = (

@@ -53,6 +53,35 @@ def sources_and_targets(edges: Any) -> Any:
     return sources * targets.sin()
 
 
+def shifted(x: Any) -> Any:
+    b, n, m = x.shape
+    return torch.nn.functional.pad(x, (1, 0)).view(b, m + 1, n)[:, 1:].view(b, n, m)
+
+
+def heated(u: Any) -> Any:
+    new = u.clone()
+    new[1:-1, 1:-1] += 0.1 * (u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2] - 4 * u[1:-1, 1:-1])
+    return new
+
+
+def bounded(u: Any) -> Any:
+    u = u * 1
+    u[0, :], u[-1, :] = 0, 0
+    u[:, 0], u[:, -1] = u[:, 1].clone(), u[:, -2].clone()
+    return u
+
+
+def framed(x: Any) -> Any:
+    power = (x.unfold(-1, 8, 4) * torch.hann_window(8, dtype=x.dtype)).pow(2).sum(-1)
+    return power * torch.hamming_window(3, periodic=False, dtype=x.dtype)
+
+
+def diverged(x: Any, y: Any) -> Any:
+    of, to = torch.distributions.Normal(x, y.exp()), torch.distributions.Normal(0.0, 1.0)
+    chosen = torch.distributions.Categorical(logits=x)
+    return torch.distributions.kl_divergence(of, to).sum(-1) + chosen.entropy()
+
+
 CASES: list[tuple[str, Callable[..., Any], list[tuple[int, ...]]]] = [
     ("attention_mask", attention_mask, [(2, 4, 5, 5), (2, 5)]),
     ("differences", differences, [(5, 3)]),
@@ -76,6 +105,14 @@ CASES: list[tuple[str, Callable[..., Any], list[tuple[int, ...]]]] = [
     ("from the end", lambda x: x[..., [3, -1, 0]].sin(), [(2, 3, 4)]),
     ("behind a slice", lambda x: x[None, :, 1:, [0, 1]], [(2, 3, 4)]),
     ("of a product", lambda x: (x @ x.mT)[:, [2, 1, 0]], [(2, 3, 4)]),
+    ("seen as other rows", shifted, [(2, 4, 6)]),
+    ("counted otherwise", lambda x: x.reshape(3, 8).sin() * x.view(8, 3).t(), [(4, 6)]),
+    ("a step of heat", heated, [(6, 8)]),
+    ("with boundaries", bounded, [(5, 7)]),
+    ("framed", framed, [(3, 16)]),
+    ("diverged", diverged, [(4, 6), (4, 6)]),
+    ("split across", lambda x: torch.hsplit(x, 2)[1] * torch.vsplit(x, [2])[0][0, :3], [(4, 6)]),
+    ("elements by two lists", lambda x: x[[0, 1, 3], [2, -1, 0]] * x[range(3), [0, 0, 1]], [(4, 6)]),
     ("of a softmax", lambda x: x.softmax(1)[:, [2, 0]] * x[:, [0, 1]], [(2, 3, 4)]),
 ]
 

@@ -158,6 +158,7 @@ CASES |= {
     "a new dimension": (lambda x: _assigned(x, lambda y: y[:, None, 0].zero_()), [(4, 6)]),
     "a diagonal": (lambda x: _assigned(x, lambda y: torch.diagonal(y, 1).mul_(2)), [(4, 6)]),
     "the diagonal": (lambda x: _assigned(x, lambda y: y.fill_diagonal_(-3)), [(5, 5)]),
+    "counted otherwise": (lambda x: _assigned(x, lambda y: y.view(8, 3)[1].fill_(0.5)), [(4, 6)]),
     "dimensions elsewhere": (lambda x: _assigned(x, lambda y: y[None].permute(2, 0, 1)[1].add_(1)), [(4, 6)]),
 }
 
