@@ -40,7 +40,7 @@ from fusegen.core.ir import (
     with_carriers,
 )
 from fusegen.core.monoids import BY_KIND
-from fusegen.core.products import contracted_sizes
+from fusegen.core.products import contracted_sizes, renamed_axes
 from fusegen.core.subexpressions import Renaming, introduce_lets, live_reduces, safe_name
 from fusegen.declare.axes import AxisVar, Dims, NotNested, leaves, mirror, unite
 from fusegen.declare.blocks import Divided
@@ -102,7 +102,7 @@ def build_op(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar]
     statements, bound = introduce_lets(live, outputs, local_names, taken | set(names.values()))
     used = tuple(_used_operands(operands, statements, bound))
     op = Op(name, "forward", used, tuple(found), tuple(statements), tuple(bound), kind, declared, doc)
-    return divided.renamed(_with_known_sizes(op, builder.mirrors(), builder.wholes()))
+    return divided.renamed(_with_own_sizes(_with_known_sizes(op, builder.mirrors(), builder.wholes()), builder.names))
 
 
 def _check_blocks_distinct(
@@ -180,6 +180,19 @@ def _with_known_sizes(op: Op, mirrors: Mapping[str, str], wholes: Mapping[str, E
     known = Substitution(values)
     statements = [replace(s, expr=known.of(s.expr)) for s in op.statements]
     return op.with_statements(statements, [replace(o, expr=known.of(o.expr)) for o in op.outputs])
+
+
+def _with_own_sizes(op: Op, names: Mapping[AxisVar, str]) -> Op:
+    """The op, where a result has an axis that nothing else has any more (a part of an intermediate, all of it one
+    number): its name tells its size, as that of an axis which the declaration made."""
+    carried = {axis for operand in op.operands for axis in operand.shape if axis}
+    known = contracted_sizes(op, dict.fromkeys(carried, 1)).keys()
+    lost = {axis for axis in shaped_axes(op.outputs) - known if own_size(axis) is None}
+    if not lost:
+        return op
+    sizes = {name: axis.size for axis, name in names.items() if name in lost}
+    own = {axis: axis_name(axis_order(axis)[0], size) for axis, size in sizes.items()}
+    return renamed_axes(op, lambda axis: own.get(axis, axis))
 
 
 def _results(tracer: Tracer, returned: Any) -> tuple[list[Result], str]:

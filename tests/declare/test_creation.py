@@ -365,3 +365,12 @@ def test_zeros_like_a_tensor_take_what_it_says_itself(name: str) -> None:
     cotangent = torch.randn_like(expected)
     mine, theirs = (torch.autograd.grad(result, leaves, cotangent) for result in (out, expected))
     torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("key", [slice(2), slice(1, 4), slice(None, None, 3)], ids=str)
+def test_a_part_of_an_intermediate_that_is_one_number(key: slice) -> None:
+    """Nothing but the result has its axis."""
+    op = fg.op(lambda x: (torch.ones_like((x * 2)[key]), x), name="ones")
+    for rows in (6, 9):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(op(x)[0], torch.ones_like(x[key]))
