@@ -11,6 +11,7 @@ import functools
 import importlib
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -97,8 +98,12 @@ def shared(base: Value, found: Value, again: Callable[[Value], Value], **options
     """``found``, which is in the memory of ``base`` from now on; see ``View`` for the others."""
     if not base.weak and not _is_in(found, base):
         found.viewed = View(base, again, hidden=is_grad_off(), **options)
-        base.viewers = [*(base.viewers or ()), found]
+        base.viewers = [*filter(_is_there, base.viewers or ()), weakref.ref(found)]
     return found
+
+
+def _is_there(value: weakref.ref[Value]) -> bool:
+    return value() is not None
 
 
 def _is_in(value: Value, base: Value) -> bool:
@@ -417,8 +422,9 @@ def _flows(tracer: Tracer, exprs: Iterable[Expr]) -> bool:
 
 def _follow(base: Value, now: Value, but: Value | None = None) -> None:
     """Views of a tensor that has become ``now``."""
-    for value in base.viewers or ():
-        if value is not but:
+    for there in base.viewers or ():
+        value = there()
+        if value is not None and value is not but:
             assert value.viewed is not None
             _wait(value, _again(value.viewed, now))
             _follow(value, _copy(value))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -262,7 +263,9 @@ class Value(Tensor):
             what it follows from where that was written, and the argument that it is.
     """
 
-    __slots__ = ("dims", "dtype", "expr", "owner", "packed", "pending", "tracer", "viewed", "viewers", "weak")
+    __slots__ = (
+        "__weakref__", "dims", "dtype", "expr", "owner", "packed", "pending", "tracer", "viewed", "viewers", "weak",
+    )  # fmt: skip
 
     def __init__(
         self, expr: Expr, dtype: DType, dims: Dims = (), weak: bool = False,
@@ -274,7 +277,7 @@ class Value(Tensor):
             expr = Call("stop_gradient", (expr,), expr.dtype)
         self.expr, self.dtype, self.dims, self.weak, self.packed = expr, dtype, dims, weak, packed
         self.viewed: Any = None
-        self.viewers: list[Value] | None = None
+        self.viewers: list[weakref.ref[Value]] | None = None
         self.pending: Any = None
         self.owner = ""
 
