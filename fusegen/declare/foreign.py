@@ -133,7 +133,7 @@ def called(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwarg
     """
     if kwargs.get("out") is not None:
         raise DeclarationError(
-            f"{current().where}, {name}", given="out=", expected="a result: nothing is written in place",
+            f"{current().where}, {name}", given="out=", expected="a result that is returned",
             fix="return it, and pass out= to the op",
         )  # fmt: skip
     kwargs = {key: value for key, value in _table().spelled(kwargs).items() if key != "out"}

@@ -211,12 +211,12 @@ class Tensor:
     def clip(self, min: Number | None = None, max: Number | None = None) -> Tensor:
         """``fg.ops.clamp(x, low, high)``."""
     def clone(self, *, memory_format: Any = None) -> Tensor:
-        """``x``."""
+        """``x``, in memory of its own."""
     def conj(self) -> Tensor:
         """``x``: there are no complex numbers."""
     def conj_physical(self) -> Tensor:
         """``x``: there are no complex numbers."""
-    def contiguous(self, *, memory_format: Any = None) -> Tensor:
+    def contiguous(self, memory_format: Any = None) -> Tensor:
         """``x``."""
     def copysign(self, b: Number, /) -> Tensor:
         """Elementwise copysign; arguments broadcast and promote as torch's."""
@@ -312,6 +312,8 @@ class Tensor:
         """``torch.diag_embed`` of a tensor that is seen as flat."""
     def diagonal(self, offset: builtins.int = 0, dim1: builtins.int = 0, dim2: builtins.int = 1) -> Tensor:
         """``fg.take_along_axis`` at the place of each row; the diagonal is the last dimension."""
+    def diagonal_scatter(self, src: Number, offset: builtins.int = 0, dim1: builtins.int = 0, dim2: builtins.int = 1) -> Tensor:
+        """``x`` with ``y`` in place of ``torch.diagonal(x)``."""
     def diff(self, n: builtins.int = 1, dim: builtins.int = -1, prepend: Number | None = None, append: Number | None = None) -> Tensor:
         """``x[..., 1:] - x[..., :-1]``, ``n`` times."""
     def digamma(self) -> Tensor:
@@ -328,8 +330,12 @@ class Tensor:
         """``x @ y``."""
     def double(self) -> Tensor:
         """``x.to(fg.float64)``."""
+    def dsplit(self, indices_or_sections: builtins.int | Sequence[builtins.int], dim: builtins.int = 2) -> Tensor:
+        """``torch.tensor_split(x, parts, 2)``."""
     def element_size(self) -> Tensor:
         """``x.dtype.itemsize``."""
+    def empty_like(self, *, dtype: Any = None, **placed: Any) -> Tensor:
+        """0 for each element."""
     def eq(self, b: Number, /) -> Tensor:
         """Elementwise eq; arguments broadcast and promote as torch's."""
     def erf(self) -> Tensor:
@@ -392,6 +398,8 @@ class Tensor:
         """``fg.ops.hardshrink``."""
     def heaviside(self, values: Number) -> Tensor:
         """``fg.where(x == 0, y, x > 0)``."""
+    def hsplit(self, indices_or_sections: builtins.int | Sequence[builtins.int], dim: builtins.int = 1) -> Tensor:
+        """``torch.tensor_split(x, parts, 1)``."""
     def hypot(self, b: Number, /) -> Tensor:
         """sqrt(a^2 + b^2) without overflow."""
     def index_add(self, dim: builtins.int | Sequence[builtins.int], index: Number, source: Number, *, alpha: Number = 1) -> Tensor:
@@ -558,12 +566,14 @@ class Tensor:
         """``-x``."""
     def nelement(self) -> builtins.int:
         """``fg.size(x)``."""
+    def new_empty(self, *size: Any, dtype: Any = None, **placed: Any) -> Tensor:
+        """``fg.zeros(shape)`` of the dtype of ``x``."""
     def new_full(self, size: Sequence[builtins.int], fill_value: Number, *, dtype: Any = None, **placed: Any) -> Tensor:
         """``fg.full(shape, value)`` of the dtype of ``x``."""
     def new_ones(self, *size: Any, dtype: Any = None, **placed: Any) -> Tensor:
         """``fg.ones(shape)`` of the dtype of ``x``."""
     def new_tensor(self, data: Any, *, dtype: Any = None, **placed: Any) -> Tensor:
-        """A number as a tensor of the dtype of ``x``."""
+        """Numbers as a tensor of the dtype of ``x``."""
     def new_zeros(self, *size: Any, dtype: Any = None, **placed: Any) -> Tensor:
         """``fg.zeros(shape)`` of the dtype of ``x``."""
     @overload
@@ -788,10 +798,12 @@ class Tensor:
     ) -> Tensor: ...
     def vdot(self, other: Number) -> Tensor:
         """``x @ y``."""
-    def view(self, *given: Any, shape: Any = None) -> Tensor:
-        """``fg.unflatten`` and ``fg.flatten``, where dimensions are only taken apart and put together again."""
+    def view(self, *given: Any, shape: Any = None, dtype: Any = None) -> Tensor:
+        """``x.reshape(shape)``."""
     def view_as(self, other: Number) -> Tensor:
-        """``x.reshape(y.shape)``."""
+        """``x.view(y.shape)``."""
+    def vsplit(self, indices_or_sections: builtins.int | Sequence[builtins.int], dim: builtins.int = 0) -> Tensor:
+        """``torch.tensor_split(x, parts, 0)``."""
     def where(self, condition: Number, other: Number) -> Tensor:
         """``fg.where(condition, x, y)``."""
     def xlogy(self, b: Number, /) -> Tensor:

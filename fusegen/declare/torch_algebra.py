@@ -328,6 +328,11 @@ def tensordot(a: Like, b: Like, dims: Any = 2) -> Value:
             f"{current().where}, tensordot", given=f"dims={dims!r}", expected="as many dimensions of each",
             fix="name them in pairs",
         )  # fmt: skip
+    for mine, theirs in zip(first, second, strict=True):  # of size one against another: that one is added up
+        if x.dims[mine] is None and y.dims[theirs] is not None:
+            y = reductions.sum(y, theirs, True)
+        elif y.dims[theirs] is None and x.dims[mine] is not None:
+            x = reductions.sum(x, mine, True)
     left, right = string.ascii_letters[: x.ndim], [*string.ascii_letters[x.ndim : x.ndim + y.ndim]]
     for mine, theirs in zip(first, second, strict=True):
         right[theirs] = left[mine]

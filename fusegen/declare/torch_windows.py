@@ -11,7 +11,7 @@ from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.declare import creation, indexing, reductions
 from fusegen.declare.torch_arrays import unfold
 from fusegen.declare.torch_functions import Function, flatten_dims, library, permute, torchs, unflatten_dim
-from fusegen.declare.value import Like, Value, current, elementwise, lift, plain_number, shape_of
+from fusegen.declare.value import Like, Value, current, elementwise, lift, plain_number, shape_of, wrong_dtype
 
 Sizes = int | Sequence[int | None] | None
 
@@ -30,6 +30,13 @@ def _image(what: str, input: Like, rank: int) -> Value:
             expected=f"channels and {rank} dimension{'s' * (rank > 1)}, perhaps a batch in front of them",
             fix="add dimensions of size one: x[None]",
         )  # fmt: skip
+    return value
+
+
+def _floats(what: str, input: Like, rank: int) -> Value:
+    value = _image(what, input, rank)
+    if not value.dtype.is_float:
+        raise wrong_dtype(what, value.dtype, "floats", "cast with .to(fg.float32)")
     return value
 
 
@@ -88,7 +95,7 @@ def _average_pool(rank: int) -> Function:
         input: Like, kernel_size: Sizes, stride: Sizes = None, padding: Sizes = 0, ceil_mode: bool = False,
         count_include_pad: bool = True, divisor_override: int | None = None,
     ) -> Value:  # fmt: skip
-        value, kernel, around = _image(what, input, rank), _each(kernel_size, rank), _each(padding, rank)
+        value, kernel, around = _floats(what, input, rank), _each(kernel_size, rank), _each(padding, rank)
         step = _each(stride, rank) if stride else kernel
         wide = _padded(value, around, 0)
         _whole_windows(what, wide, kernel, step, ceil_mode)
@@ -132,7 +139,7 @@ def _adaptive(rank: int, kind: str) -> Function:
     what = f"adaptive_{kind}_pool{rank}d"
 
     def pool(input: Like, output_size: Sizes, return_indices: bool = False) -> Value:
-        value = _image(what, input, rank)
+        value = _floats(what, input, rank) if kind == "avg" else _image(what, input, rank)
         sizes = value.sizes[-rank:]
         wanted = [own if size is None else size for size, own in zip(_each(output_size, rank), sizes, strict=True)]
         if return_indices or any(size < 1 or own % size for size, own in zip(wanted, sizes, strict=True)):
