@@ -48,6 +48,7 @@ from fusegen.declare.memory import check_written
 from fusegen.declare.parts import check_count
 from fusegen.declare.scalars import in_double
 from fusegen.declare.scans import in_groups
+from fusegen.declare.selected import Selected
 from fusegen.declare.value import (
     CalledWith,
     Tracer,
@@ -205,6 +206,8 @@ def _results(tracer: Tracer, returned: Any) -> tuple[list[Result], str]:
         if isinstance(item, Value) and item.packed is not None:
             base, (parts, place) = f"out_{position}" if many else "out", item.packed
             outputs += [(value, PackedBlock(base, place, index, len(parts))) for index, value in enumerate(parts)]
+        elif isinstance(item, Selected):
+            raise item.refused("elements that are returned")
         elif isinstance(plain_number(item), (Value, bool, int, float)):
             outputs.append((lift(item), None))
         else:

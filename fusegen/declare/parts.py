@@ -304,8 +304,12 @@ def shown_key(key: Any) -> str:
     return "..." if key is Ellipsis else "a tensor" if isinstance(key, Value) else f"{key}"
 
 
-def _get_item(x: Value, key: Any) -> Value:
+def _get_item(x: Value, key: Any) -> Any:
     """``x[key]``, in the memory of ``x`` where torch's is."""
+    if isinstance(key, Value) and key.dtype is dtypes.bool_ and not key.weak:
+        from fusegen.declare.selected import selected  # which adds up, and sums need these
+
+        return selected(x, key)
     return got(x, key, item)
 
 

@@ -19,6 +19,7 @@ from fusegen.declare.language import expand_dims
 from fusegen.declare.memory import got, is_all, is_plain, write
 from fusegen.declare.parts import concat, is_position, item, shown_key
 from fusegen.declare.reductions import index
+from fusegen.declare.selected import Selected
 from fusegen.declare.value import (
     FEW_BLOCKS,
     Value,
@@ -42,6 +43,11 @@ def set_item(x: Value, key: Any, new: Any) -> None:
         ShapeError, DtypeError: ``new`` does not fit there.
     """
     what = f"[{shown_key(key)}] ="
+    if isinstance(new, Selected):
+        if not (isinstance(key, Value) and new.is_of(key)):
+            raise new.refused("what is put elsewhere than where it was")
+        write(x, elementwise("where", new.where_it_holds(), new.value, x), what)
+        return
     value, keys = lift(new), key if isinstance(key, tuple) else (key,)
     if is_plain(key):
         view = value.viewed
