@@ -210,9 +210,13 @@ def _last_winner(combine: str, before: Expr, own: Expr) -> Expr:
 
 
 def _log_of_both(before: Expr, own: Expr) -> Expr:
-    """log(exp(a) + exp(b)), also of infinities."""
-    apart = apply("where", apply("eq", before, own), const(0, own.dtype), own - before)
-    return apply("maximum", before, own) + apply("log1p", apply("exp", -apply("abs", apart)))
+    """log(exp(a) + exp(b)), also of infinities (`torch_functions.higher_and_apart`)."""
+    first = apply("gt", before, own)
+    high, low = apply("where", first, before, own), apply("where", first, own, before)
+    alike = apply("logical_and", apply("eq", before, own), apply("isinf", before))
+    apart = apply("where", alike, const(0, own.dtype), low - high)
+    top = apply("where", alike, apply("maximum", before, own), high)
+    return top + apply("log1p", apply("exp", apart))
 
 
 def _axes_of_dim(thing: Operand, dim: int) -> list[str]:

@@ -250,11 +250,22 @@ def logit(input: Like, eps: float | None = None) -> Value:
 
 @torchs("logaddexp", numpy=["logaddexp"])
 def logaddexp(input: Like, other: Like) -> Value:
-    """``fg.maximum(x, y) + fg.log1p(fg.exp(-fg.abs(x - y)))``."""
-    same = elementwise("eq", input, other)  # infinities among them, whose difference is NaN
-    apart = elementwise("where", same, 0.0, elementwise("sub", input, other))
-    rest = elementwise("log1p", elementwise("exp", elementwise("neg", elementwise("abs", apart))))
-    return elementwise("add", elementwise("maximum", input, other), rest)
+    """``high + fg.log1p(fg.exp(low - high))``, of the larger and the smaller one."""
+    high, apart = higher_and_apart(input, other)
+    return elementwise("add", high, elementwise("log1p", elementwise("exp", apart)))
+
+
+def higher_and_apart(x: Like, y: Like) -> tuple[Value, Value]:
+    """The larger of two, and the smaller one less that: 0 where both are one infinity, as if they were no more apart.
+
+    Where they are the same, derivatives of any order are those of what is computed of the two: it is no maximum, whose
+    slope changes there.
+    """
+    first = elementwise("gt", x, y)
+    high, low = elementwise("where", first, x, y), elementwise("where", first, y, x)
+    alike = elementwise("logical_and", elementwise("eq", x, y), elementwise("isinf", x))
+    apart = elementwise("where", alike, 0.0, elementwise("sub", low, high))
+    return elementwise("where", alike, elementwise("maximum", x, y), high), apart
 
 
 @torchs("deg2rad", numpy=["deg2rad", "radians"])
@@ -279,10 +290,11 @@ def heaviside(input: Like, values: Like) -> Value:
 
 @torchs("special.xlog1py")
 def xlog1py(input: Like, other: Like) -> Value:
-    """``fg.where(x == 0, 0, x * fg.log1p(y))``."""
+    """``x * fg.log1p(y)``, and 0 where x is 0 and the logarithm has no number."""
     product = elementwise("mul", input, elementwise("log1p", other))
-    found = elementwise("where", elementwise("eq", input, 0), 0.0, product)
-    return elementwise("where", elementwise("isnan", other), math.nan, found)
+    none = elementwise("logical_or", elementwise("le", other, -1.0), elementwise("eq", other, math.inf))
+    zero = elementwise("logical_and", elementwise("eq", input, 0), none)
+    return elementwise("where", zero, 0.0, product)
 
 
 @torchs("special.entr")

@@ -8,7 +8,7 @@ from typing import Any
 from fusegen.core import dtypes
 from fusegen.declare import reductions
 from fusegen.declare.memory import shares
-from fusegen.declare.torch_functions import torchs
+from fusegen.declare.torch_functions import higher_and_apart, torchs
 from fusegen.declare.value import Like, Value, cast, elementwise, lift
 
 
@@ -44,12 +44,10 @@ def _of_numbers(name: str, input: Like, other: Like) -> Value:
 
 @torchs("logaddexp2", numpy=["logaddexp2"])
 def logaddexp2(input: Like, other: Like) -> Value:
-    """``fg.maximum(x, y) + fg.log2(1 + fg.exp2(-fg.abs(x - y)))``."""
-    same = elementwise("eq", input, other)  # infinities among them, whose difference is NaN
-    apart = _chosen(same, 0.0, elementwise("sub", input, other))
-    less = elementwise("exp2", elementwise("neg", elementwise("abs", apart)))
-    rest = elementwise("mul", elementwise("log1p", less), 1 / math.log(2))
-    return elementwise("add", elementwise("maximum", input, other), rest)
+    """``high + fg.log2(1 + fg.exp2(low - high))``, of the larger and the smaller one."""
+    high, apart = higher_and_apart(input, other)
+    rest = elementwise("mul", elementwise("log1p", elementwise("exp2", apart)), 1 / math.log(2))
+    return elementwise("add", high, rest)
 
 
 @torchs("float_power", numpy=["float_power"])
