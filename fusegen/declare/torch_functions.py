@@ -29,6 +29,7 @@ from fusegen.declare.value import (
     lift,
     normalize_axes,
     one_axis,
+    result_type,
     shape_of,
 )
 
@@ -74,23 +75,27 @@ def library(name: str) -> Any:
 @torchs("add", numpy=["add"])
 def add(input: Like, other: Like, *, alpha: Like = 1) -> Value:
     """``x + y``."""
-    return elementwise("add", input, _times(other, alpha))
+    return elementwise("add", input, _times(other, alpha, input))
 
 
 @torchs("sub", "subtract", numpy=["subtract"])
 def sub(input: Like, other: Like, *, alpha: Like = 1) -> Value:
     """``x - y``."""
-    return elementwise("sub", input, _times(other, alpha))
+    return elementwise("sub", input, _times(other, alpha, input))
 
 
 @torchs("rsub")
 def rsub(input: Like, other: Like, *, alpha: Like = 1) -> Value:
     """``y - x``."""
-    return elementwise("sub", other, _times(input, alpha))
+    return elementwise("sub", other, _times(input, alpha, other))
 
 
-def _times(value: Like, alpha: Like) -> Like:
-    return value if isinstance(alpha, (int, float)) and alpha == 1 else elementwise("mul", value, alpha)
+def _times(value: Like, alpha: Like, other: Like) -> Like:
+    """``alpha * value``, computed in the dtype that the sum with ``other`` has: it may have no room in its own."""
+    if isinstance(alpha, (int, float)) and alpha == 1:
+        return value
+    own = lift(value)
+    return elementwise("mul", own if own.weak else cast(own, result_type([own, lift(other)])), alpha)
 
 
 @torchs("mul", "multiply", numpy=["multiply"])

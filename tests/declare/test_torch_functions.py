@@ -673,3 +673,19 @@ def test_no_differences_put_nothing_beside() -> None:
     x = torch.randn(3, 4)
     found = fg.op(lambda x, y: torch.diff(x, 0, 0, y, append=y), name="torchs")(x, torch.randn(3, 4))
     assert torch.equal(found, x)
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "rsub"])
+def test_what_is_scaled_has_the_room_of_the_result(name: str) -> None:
+    """A number of 16 bits is scaled in the 32 of the sum; one of halves beside floats in floats."""
+    function = getattr(torch, name)
+    wide, narrow = torch.tensor([1, 2], dtype=torch.int32), torch.tensor([20000, -3], dtype=torch.int16)
+    first, second = (narrow, wide) if name == "rsub" else (wide, narrow)
+    found = fg.op(lambda x, y: function(x, y, alpha=2))(first, second)
+    expected = function(first, second, alpha=2)
+    assert found.dtype is expected.dtype and torch.equal(found, expected)
+    floats, halves = torch.randn(5), torch.randn(5).half() * 3e4
+    first, second = (halves, floats) if name == "rsub" else (floats, halves)
+    torch.testing.assert_close(
+        fg.op(lambda x, y: function(x, y, alpha=3.0))(first, second), function(first, second, alpha=3.0)
+    )
