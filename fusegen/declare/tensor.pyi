@@ -470,9 +470,9 @@ class Tensor:
     @overload
     def log_softmax(self, *, dim: builtins.int = -1, dtype: DTypeLike | None = None) -> Tensor: ...
     def logaddexp(self, other: Number) -> Tensor:
-        """``fg.maximum(x, y) + fg.log1p(fg.exp(-fg.abs(x - y)))``."""
+        """``high + fg.log1p(fg.exp(low - high))``, of the larger and the smaller one."""
     def logaddexp2(self, other: Number) -> Tensor:
-        """``fg.maximum(x, y) + fg.log2(1 + fg.exp2(-fg.abs(x - y)))``."""
+        """``high + fg.log2(1 + fg.exp2(low - high))``, of the larger and the smaller one."""
     @overload
     def logcumsumexp(self, axis: builtins.int = -1, *, reverse: builtins.bool = False) -> Tensor:
         """y[i] = log(exp(x[0]) + ... + exp(x[i])) along ``axis``; from the last element if ``reverse``.
