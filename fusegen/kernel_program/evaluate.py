@@ -286,7 +286,8 @@ class _Machine(Lockstep):
         (name,) = term.args
         total = self._summed(self._read(name), self.column)
         first = self.thread[self.active] < self.program.block[0]
-        self._put(name_of(name), total.where(first.reshape(-1, *[1] * (total.ndim - 1)), total.new_full((), math.nan)))
+        others = total.new_full((), math.nan if total.is_floating_point() else -1)
+        self._put(name_of(name), total.where(first.reshape(-1, *[1] * (total.ndim - 1)), others))
 
 
 def _int(value: int | str) -> int:
