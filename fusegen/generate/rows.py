@@ -12,7 +12,7 @@ from fusegen.core.ir import Let, Operand, Output, Reduce, Ref, Tensorlike, refs
 from fusegen.fuse.kernel import Gathered, Position
 from fusegen.fuse.row_kernel import Stage, picked_by
 from fusegen.fuse.schedule import Access
-from fusegen.generate.accumulators import Accumulator
+from fusegen.generate.accumulators import Accumulator, plus
 from fusegen.generate.names import Names
 from fusegen.generate.row_reads import PART, RowReads
 from fusegen.generate.segments import Segments
@@ -34,6 +34,7 @@ from fusegen.kernel_program.nodes import (
     Statement,
     Symbol,
     Term,
+    Value,
     Vector,
     every,
     invoke,
@@ -327,7 +328,7 @@ class RowParts(RowReads):
         for reduce in self.kernel.columns:
             value = self.value(reduce.expr)
             walk.inner.append(self.column(reduce).add(value))
-            walk.edge.append(Assign(Symbol(f"{self.stem(reduce.name)}_edge"), value, "+="))
+            walk.edge.append(plus(Symbol(f"{self.stem(reduce.name)}_edge"), value))
         self.segments.take(walk)
 
     def _write(self, output: Output, walk: Traversal) -> None:
@@ -402,9 +403,9 @@ class Column:
         sums = Declare(element, self.variable.name, None, (vectors_per_thread,), zeros=True)
         return [sums, *([edge] if self.unaligned else [])]
 
-    def add(self, value: Term) -> Statement:
+    def add(self, value: Value) -> Statement:
         """One more row's element."""
-        return Assign(self.variable.at(PART, *([K] if self.vector > 1 else [])), value, "+=")
+        return plus(self.variable.at(PART, *([K] if self.vector > 1 else [])), value)
 
     def store(self, target: Term) -> list[Statement]:
         """The sums to the place of this group of rows in ``target``."""
