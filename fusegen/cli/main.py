@@ -113,11 +113,12 @@ def show(
         Path | None,
         typer.Option("--html", metavar="PAGE.html", help="write a page that links lines of CUDA to expressions"),
     ] = None,
+    program: Annotated[bool, typer.Option("--program", help="also what each thread of a kernel does")] = False,
 ) -> None:
     """Print every stage: declared, derived, fused, scheduled, cost, CUDA."""
     from fusegen.cli.show import show_op
 
-    show_op(op, which, shape or (), dtype or (), arg or (), gpu, cost, print_code, html)
+    show_op(op, which, shape or (), dtype or (), arg or (), gpu, cost, print_code, html, program)
 
 
 @app.command()

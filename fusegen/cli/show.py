@@ -31,12 +31,13 @@ COLUMNS = (
 
 def show_op(
     name: str, which: str | None, shape: Sequence[str], dtype: Sequence[str], arg: Sequence[str], gpu: str,
-    cost_only: bool, print_code: Callable[[str], None], html: Path | None = None,
+    cost_only: bool, print_code: Callable[[str], None], html: Path | None = None, program: bool = False,
 ) -> None:  # fmt: skip
     """Print the stages of both passes or of one, with their cost before the CUDA; with ``cost_only`` just that.
 
     Args:
         html: write them to this file as a page instead.
+        program: the kernel programs before the CUDA.
 
     Raises:
         FusegenError: there is no such op, pass or GPU, or the page cannot be written there.
@@ -58,6 +59,10 @@ def show_op(
     for item in shown_passes(op, (), arguments, which):
         *before, cuda = stages(item)
         cost = pass_cost(item, device)
+        if program:
+            from fusegen.inspect.programs import programs_section
+
+            before.append(programs_section(item))
         sections += [cost] if cost_only else [*before, cost, cuda]
     for number, section in enumerate(sections):
         if number:

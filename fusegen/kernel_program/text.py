@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,46 +39,54 @@ ATOM = 10
 _LEVELS = {"*": 7, "/": 7, "%": 7, "+": 6, "-": 6, "<": 5, "<=": 5, ">": 5, ">=": 5, "==": 4, "^": 4, "&&": 3, "||": 2}
 
 
-def text(term: Term) -> str:
-    """A term in C, with the fewest parentheses."""
-    return _print(term)[0]
+# How an op's expression prints, and how tightly its outermost operator binds.
+Printed = Callable[[Value], tuple[str, int]]
 
 
-def _print(term: Term) -> tuple[str, int]:
+def text(term: Term, of_op: Printed = lambda value: (value.text, value.level)) -> str:
+    """A term in C, with the fewest parentheses.
+
+    Args:
+        of_op: prints the op's expressions; as CUDA if not given.
+    """
+    return _print(term, of_op)[0]
+
+
+def _print(term: Term, of_op: Printed) -> tuple[str, int]:
     match term:
         case Number(value):
             return str(value), ATOM
         case Symbol(name):
             return name, ATOM
         case Value():
-            return term.text, term.level
+            return of_op(term)
         case Binary(operator, left, right):
             level = _LEVELS[operator]
-            return f"{_wrap(left, level)} {operator} {_wrap(right, level + 1)}", level
+            return f"{_wrap(left, level, of_op)} {operator} {_wrap(right, level + 1, of_op)}", level
         case Not(condition):
-            return f"!{_wrap(condition, 8)}", 8
+            return f"!{_wrap(condition, 8, of_op)}", 8
         case Choice(condition, chosen, otherwise):
-            return f"{_wrap(condition, 1)} ? {_wrap(chosen, 1)} : {_wrap(otherwise, 0)}", 0
+            return f"{_wrap(condition, 1, of_op)} ? {_wrap(chosen, 1, of_op)} : {_wrap(otherwise, 0, of_op)}", 0
         case Item(of, index):
-            return f"{_wrap(of, ATOM)}[{text(index)}]", ATOM
+            return f"{_wrap(of, ATOM, of_op)}[{text(index, of_op)}]", ATOM
         case Field(of, name):
-            return f"{_wrap(of, ATOM)}.{name}", ATOM
+            return f"{_wrap(of, ATOM, of_op)}.{name}", ATOM
         case Convert(ctype, value):
-            return f"{ctype}({text(value)})", ATOM
+            return f"{ctype}({text(value, of_op)})", ATOM
         case AddressOf(of):
-            return f"&{_wrap(of, ATOM)}", 8
+            return f"&{_wrap(of, ATOM, of_op)}", 8
         case Together(of):
-            return f"({text(of)})", ATOM
+            return f"({text(of, of_op)})", ATOM
         case Invoke(function, template, args):
             own = f"<{', '.join(map(str, template))}>" if template else ""
-            return f"{function}{own}({', '.join(map(text, args))})", ATOM
+            return f"{function}{own}({', '.join(text(arg, of_op) for arg in args)})", ATOM
         case Method(of, function, args):
-            return f"{_wrap(of, ATOM)}.{function}({', '.join(map(text, args))})", ATOM
+            return f"{_wrap(of, ATOM, of_op)}.{function}({', '.join(text(arg, of_op) for arg in args)})", ATOM
     raise TypeError(f"a term of no kind that is known: {type(term).__name__}")
 
 
-def _wrap(term: Term, least: int) -> str:
-    printed, level = _print(term)
+def _wrap(term: Term, least: int, of_op: Printed) -> str:
+    printed, level = _print(term, of_op)
     return printed if level >= least else f"({printed})"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
+from fusegen.cli.show import show_op
 from fusegen.core import ir
 from fusegen.core.dtypes import float32
 from fusegen.core.errors import LegalityError
@@ -238,6 +240,15 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_programs_compute_what_the_op_means(name: str) -> None:
     assert not CASES[name].differs()
+
+
+def test_programs_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    show_op("softmax", "forward", ["64,2048"], ["bf16"], [], "h200", False, print, program=True)
+    shown = capsys.readouterr().out
+    section = shown[shown.index("== forward: kernel programs") : shown.index("== forward: cost")]
+    assert "softmax_forward_bf16: " in section and "for k from 0 while k < 8:" in section
+    assert re.search(r"row_merge<\d+, \d+, 0>\(\w+\)  # all threads of a block come here together", section)
+    assert "exp(input - " in section and not re.search("[\U000f0000-\U000f007f]|fg::", section)
 
 
 # -- nothing in them is idle ----------------------------------------------------------------------------------------
