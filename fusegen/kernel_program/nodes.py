@@ -1,7 +1,7 @@
 """The grammar of kernel programs: one launch as its threads run it, between a scheduled kernel and its CUDA text.
 
     Term      = Number | Symbol | Value(expr) | Binary | Not | Choice | Convert
-              | Item | Field | AddressOf | Invoke | Method
+              | Item | Field | AddressOf | Together | Invoke | Method
     Statement = Declare | Shared | Assign | Do | If | For | Scope | Function | Leave | Comment | Blank
     Program   = parameters, statements
 
