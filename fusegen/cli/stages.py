@@ -8,11 +8,13 @@ from typing import Any
 
 from fusegen.cli.inputs import Case, apart, size
 from fusegen.cli.progress import Bar
+from fusegen.core.errors import LegalityError
 from fusegen.core.ir import Op
 from fusegen.plan import frameworks
 from fusegen.plan.backward import differentiable, result_names
 from fusegen.run import evaluate
 from fusegen.run.evaluate import Followed
+from fusegen.run.programs import TooManyThreads
 from fusegen.run.runners import runner_of
 from fusegen.run.verify import Bounds, nudged
 
@@ -89,7 +91,15 @@ class _Compared:
             stages.append(("derived, as an expression", evaluate.meaning))
         for name, run in [*stages, *evaluate.stages(op)]:
             self.bar.step(name)
-            results = run(op, given, numbers, sizes)
+            try:
+                results = run(op, given, numbers, sizes)
+            except TooManyThreads as error:
+                print(f"    {name:<58} not run: {error}", flush=True)
+                continue
+            except LegalityError as error:
+                print(f"    {name:<58} is not legal   <-- {error}", flush=True)
+                self.parted.append(f"{followed.label}: {name}")
+                continue
             self._line(followed.label, name, self._outside(expected, moved, results), expected, results)
         self._compiled(followed, given)
 

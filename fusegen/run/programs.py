@@ -108,7 +108,7 @@ class _Launches(Evaluation):
         grids = [launch.grid, (-(-m // FINISHES[plan.finish][0]), 1, 1)]
         for stage, grid, (_, program) in zip(("main", "finish"), grids, programs(kernel, plan, names), strict=False):
             if prod(grid) * program.threads > MOST_THREADS:
-                raise TooManyThreads(f"{kernel.name}: {prod(grid)} blocks of {program.threads} threads")
+                raise TooManyThreads(f"{prod(grid)} blocks of {program.threads} threads, too many to run one by one")
             check_program(program, kernel.name)
 
             def argument(param: Param) -> Any:

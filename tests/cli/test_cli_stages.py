@@ -10,8 +10,9 @@ import pytest
 
 from fusegen import pipeline
 from fusegen.cli.run import run_op
+from fusegen.core.errors import LegalityError
 from fusegen.core.ir import Output
-from fusegen.run import evaluate
+from fusegen.run import evaluate, programs
 from fusegen.run.runner import Runner
 
 pytestmark = pytest.mark.emulator
@@ -99,3 +100,24 @@ def test_a_wrong_kernel_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert not run("rms_norm")
     said = capsys.readouterr().out.splitlines()[-1]
     assert said == "numbers part at: forward: CUDA, on the CPU emulator"
+
+
+def test_a_launch_that_is_too_large_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(programs, "MOST_THREADS", 64)
+    assert run("rms_norm")
+    said = capsys.readouterr().out
+    assert said.count("too many to run one by one") > 0 and said.endswith("the numbers of all stages agree\n")
+
+
+def test_a_program_that_is_not_legal_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*given: Any) -> Any:
+        raise LegalityError("a kernel program", given="a write outside", expected="none", fix="report it")
+
+    monkeypatch.setattr(programs, "check_program", refuse)
+    assert not run("rms_norm")
+    said = capsys.readouterr().out
+    assert "a write outside" in said and said.endswith("numbers part at: forward: kernel programs\n")
