@@ -45,6 +45,7 @@ from fusegen.kernel_program.nodes import (
     Term,
     Value,
     inside,
+    returns,
     terms_of,
     walk_terms,
 )
@@ -199,7 +200,7 @@ class _Check:
                     self._all(statement.body)
                 self.loops -= 1
         self.quiet = quiet
-        returned = any(_returns(s) for s in statement.body)
+        returned = any(returns(s) for s in statement.body)
         self.together = self.together if returned else before
 
     def _alone(self, loop: For) -> None:
@@ -287,10 +288,6 @@ class _Check:
 
 def _ctype(term: Term) -> str:
     return term.left.ctype if isinstance(term, Binary) and isinstance(term.left, Convert) else ""
-
-
-def _returns(statement: Statement) -> bool:
-    return statement == Leave("return") or any(map(_returns, inside(statement)))
 
 
 def _invoked(statements: Iterable[Statement]) -> Iterator[Invoke]:

@@ -515,3 +515,8 @@ def inside(statement: Statement) -> tuple[Statement, ...]:
     """The statements of a statement."""
     found = statement.body if isinstance(statement, (If, For, Scope, Function)) else ()
     return (*found, *statement.otherwise) if isinstance(statement, If) else found
+
+
+def returns(statement: Statement) -> bool:
+    """Whether a thread may leave the kernel in it."""
+    return statement == RETURN or any(map(returns, inside(statement)))

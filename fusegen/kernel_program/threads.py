@@ -44,7 +44,7 @@ from fusegen.kernel_program.nodes import (
     Together,
     Value,
     Vector,
-    inside,
+    returns,
 )
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class Lockstep:
                 step = Number(1) if loop.step is None else loop.step
                 if len(self.active):
                     self._assign(Symbol(loop.name), self._read(Symbol(loop.name)) + self._read(step))
-        returned = any(_has_return(s) for s in loop.body)
+        returned = any(returns(s) for s in loop.body)
         self.gone = self.gone if returned else left
 
     def _declare(self, statement: Declare) -> None:
@@ -521,7 +521,3 @@ def name_of(term: Term) -> str:
     """The name of a variable."""
     assert isinstance(term, Symbol)
     return term.name
-
-
-def _has_return(statement: Statement) -> bool:
-    return statement == Leave("return") or any(map(_has_return, inside(statement)))
