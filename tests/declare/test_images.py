@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
+from tests.support.oracles import check_is_torchs
 
 pytestmark = pytest.mark.emulator
 
@@ -65,16 +66,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
 
 
 def check(function: Callable[..., Any], given: list[torch.Tensor]) -> None:
-    """Values and gradients are torch's, and values also where no gradient is asked for."""
-    leaves = [x for x in given if x.requires_grad]
-    op = fg.op(function, name="images")
-    found, expected = op(*given), function(*given)
-    torch.testing.assert_close(found, expected)
-    with torch.no_grad():
-        torch.testing.assert_close(op(*given), expected)
-    cotangent = torch.randn_like(expected)
-    mine, theirs = (torch.autograd.grad(y, leaves, cotangent) for y in (found, expected))
-    torch.testing.assert_close(mine, theirs)
+    check_is_torchs(function, given, "images")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

@@ -14,6 +14,7 @@ import fusegen as fg
 from fusegen.declare import torch_names
 from fusegen.declare.value import Value
 from tests.declare.test_torch_functions import listed, op_db, taken_apart
+from tests.support.oracles import check_is_torchs
 
 pytestmark = pytest.mark.emulator
 
@@ -170,16 +171,7 @@ def _assigned(x: Any, write: Callable[[Any], Any]) -> Any:
 
 
 def check(function: Callable[..., Any], given: list[torch.Tensor]) -> None:
-    """Values and gradients are torch's, which writes into copies; and values where no gradient is asked for."""
-    leaves = [x for x in given if x.requires_grad]
-    op = fg.op(function, name="written")
-    found, expected = op(*given), function(*(x * 1 if x.requires_grad else x for x in given))
-    torch.testing.assert_close(found, expected)
-    with torch.no_grad():
-        torch.testing.assert_close(op(*given), expected)
-    cotangent = torch.randn_like(expected)
-    mine, theirs = (torch.autograd.grad(y, leaves, cotangent) for y in (found, expected))
-    torch.testing.assert_close(mine, theirs)
+    check_is_torchs(function, given, "written")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

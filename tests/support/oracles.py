@@ -109,6 +109,19 @@ def check_same(ours: Function, theirs: Function, arguments: Sequence[Any], **tol
     torch.testing.assert_close(found, expected, equal_nan=True, **tolerances)
 
 
+def check_is_torchs(function: Function, given: Sequence[torch.Tensor], name: str) -> None:
+    """Values and gradients of an op called ``name`` are torch's, which writes into copies; values also where no
+    gradient is asked for."""
+    leaves, op = [x for x in given if x.requires_grad], fg.op(function, name=name)
+    found, expected = op(*given), function(*(x * 1 if x.requires_grad else x for x in given))
+    torch.testing.assert_close(found, expected)
+    with torch.no_grad():
+        torch.testing.assert_close(op(*given), expected)
+    cotangent = torch.randn_like(expected)
+    mine, theirs = (torch.autograd.grad(y, leaves, cotangent) for y in (found, expected))
+    torch.testing.assert_close(mine, theirs)
+
+
 def pair(name: str, *fixed: Any, **options: Any) -> tuple[Function, Function]:
     """Our op and torch's as functions of their first arguments, the others given."""
 
