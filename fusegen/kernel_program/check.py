@@ -218,6 +218,8 @@ class _Check:
             return self._symbol(term.name)
         if term == Binary("/", Convert(_ctype(term), BLOCK), Number(self.program.cluster)):
             return _CLUSTER
+        if isinstance(term, Binary):  # of which a part may be such a quotient
+            return max(self._read(term.left), self._read(term.right))
         same = _CLUSTER
         for node in walk_terms([term]):
             if isinstance(node, Symbol):

@@ -404,7 +404,7 @@ class Lockstep:
             meeting = self.meeting[self.block[self.active]]
             return place.array.read(place.index, self.thread[self.active], meeting)
         variable, index = place
-        return variable[index]
+        return _States(self._bags(term)) if isinstance(variable, _States) else variable[index]
 
     # -- states ---------------------------------------------------------------------------------------------------
 

@@ -87,6 +87,11 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float32, leaf: bool = True) ->
     return torch.randn(shape).to(dtype).requires_grad_(leaf)
 
 
+@fg.op
+def modulated(x: fg.Tensor, s: fg.Tensor) -> fg.Tensor:
+    return fg.softmax(x * s, -1)
+
+
 HALF = torch.bfloat16
 CASES: Mapping[str, Callable[[], Any]] = {
     "elements": lambda: bent(drawn(64, 64, dtype=HALF), drawn(64, 1, dtype=HALF)),
@@ -95,6 +100,7 @@ CASES: Mapping[str, Callable[[], Any]] = {
     "short rows": lambda: row_sums(drawn(70000, 20, leaf=False)),
     "few long rows": lambda: row_sums(drawn(3, 40000)),
     "columns": lambda: column_sums(drawn(3000, 40)),
+    "columns that begin anywhere": lambda: column_sums(drawn(3000, 133)),
     "states of columns": lambda: of_columns(drawn(500, 48, leaf=False)),
     "rows of a warp": lambda: fg.ops.softmax(drawn(6, 100, dtype=HALF)),
     "rows of a block": lambda: fg.ops.softmax(drawn(6, 4000, dtype=HALF)),
@@ -102,6 +108,7 @@ CASES: Mapping[str, Callable[[], Any]] = {
     "rows of a cluster": lambda: fg.ops.softmax(drawn(3, 70000, dtype=HALF, leaf=False)),
     "rows in chunks": lambda: fg.ops.logsumexp(drawn(4, 30000, dtype=HALF, leaf=False), -1),
     "sums over rows": lambda: fg.ops.layer_norm(drawn(30, 768), (768,), drawn(768), drawn(768)),
+    "sums over the rows of slices": lambda: modulated(drawn(3, 80, 512), drawn(3, 1, 512)),
     "groups": lambda: fg.ops.group_norm(drawn(3, 16, 10, 10), 4, drawn(16), drawn(16)),
     "strided rows": lambda: over_channels(drawn(4, 32, 100)),
 }
