@@ -160,7 +160,7 @@ def _shared(gradients: Mapping[str, Output], sums: Mapping[str, Expr]) -> dict[s
 
 def _sums(op: Op) -> dict[str, Expr]:
     """For each argument that is a term of one sum, has its shape and is read nowhere else, the sum; of one that is a
-    result, itself."""
+    result, itself. What something else is taken off is a term as well."""
     reduces, outputs = op.expand()
     axes = op.axes_of()
     roots = [item.expr for item in (*reduces, *outputs)]
@@ -172,8 +172,11 @@ def _sums(op: Op) -> dict[str, Expr]:
     def above(node: Expr) -> Expr | None:
         """The addition that alone reads it."""
         only = readers.get(node, [])
-        is_term = len(only) == 1 and node not in roots and is_call(only[0], "add")
-        return only[0] if is_term else None
+        if len(only) != 1 or node in roots:
+            return None
+        (reader,) = only
+        is_term = is_call(reader, "add") or (is_call(reader, "sub") and reader.args[1] is not node)
+        return reader if is_term else None
 
     found = {}
     for operand in op.operands:

@@ -95,6 +95,21 @@ def test_nothing_is_left_to_compute(fresh: Any) -> None:
     assert known.decided == 1
 
 
+def test_what_something_is_taken_off_is_a_term(fresh: Any) -> None:
+    def shifted(x: Any, w: Any, y: Any) -> Any:
+        return (x + w) - 0.69 - y
+
+    known = fresh(fg.op(shifted))
+    for _ in range(3):
+        inputs = leaves((3, 8), (8,), (3, 8))
+        cotangent = torch.randn(3, 8, dtype=inputs[0].dtype)
+        ours = torch.autograd.grad(known(*inputs), inputs, cotangent)
+        for a, b in zip(ours, torch.autograd.grad(shifted(*inputs), inputs, cotangent), strict=True):
+            torch.testing.assert_close(a, b)
+        assert ours[0].data_ptr() == cotangent.data_ptr() != ours[2].data_ptr()
+    assert known.decided == 1
+
+
 @pytest.mark.cpu  # counts calls, which the suite's way of taking tensors to a GPU and back makes more of
 @pytest.mark.parametrize("op", [residual, total, normed], ids=lambda op: op.name)
 def test_native_backwards_ask_python_once(op: Any, asked: list[Any]) -> None:
