@@ -220,25 +220,42 @@ template <int Threads, typename T> FG_DEVICE T block_sum(T value) {
   return value;
 }
 
-// Sum over the rows (threadIdx.y) of a block of Across columns, in row 0.
-template <int Rows, int Across = 32, typename T> FG_DEVICE T column_sum(T value) {
-  FUSEGEN_SHARED(T, sums, [Rows][Across + 1]);
-  __syncthreads();  // an earlier sum may still be reading sums
-  sums[threadIdx.y][threadIdx.x] = value;
-  __syncthreads();
+// Shared memory of one exchange between rows of threads: beyond it, numbers are exchanged one after the other.
+constexpr int EXCHANGE_BYTES = 9 * 1024;
+
+// Sum over the rows (threadIdx.y) of a block of Across columns, in row 0; of several results a thread, as many at a time
+// as have room.
+template <int Rows, int Across = 32, typename T, int N> FG_DEVICE Vec<T, N> column_sum(Vec<T, N> values) {
+  constexpr int room = EXCHANGE_BYTES / int(Rows * (Across + 1) * sizeof(T));
+  constexpr int together = room < 1 ? 1 : room < N ? room
+                                                   : N;
+  FUSEGEN_SHARED(T, sums, [together][Rows][Across + 1]);
 #pragma unroll
-  for (int half_rows = Rows / 2; half_rows > 0; half_rows /= 2) {
-    if (threadIdx.y < half_rows) sums[threadIdx.y][threadIdx.x] += sums[threadIdx.y + half_rows][threadIdx.x];
+  for (int first = 0; first < N; first += together) {
+    const int count = N - first < together ? N - first : together;
+    __syncthreads();  // an earlier sum may still be reading sums
+#pragma unroll
+    for (int k = 0; k < count; ++k) sums[k][threadIdx.y][threadIdx.x] = values[first + k];
     __syncthreads();
+#pragma unroll
+    for (int half_rows = Rows / 2; half_rows > 0; half_rows /= 2) {
+      if (threadIdx.y < half_rows) {
+#pragma unroll
+        for (int k = 0; k < count; ++k) sums[k][threadIdx.y][threadIdx.x] += sums[k][threadIdx.y + half_rows][threadIdx.x];
+      }
+      __syncthreads();
+    }
+#pragma unroll
+    for (int k = 0; k < count; ++k) values[first + k] = sums[k][0][threadIdx.x];
   }
-  return sums[0][threadIdx.x];
+  return values;
 }
 
-// The same for a vector of results a thread.
-template <int Rows, int Across = 32, typename T, int N> FG_DEVICE Vec<T, N> column_sum(Vec<T, N> values) {
-#pragma unroll
-  for (int k = 0; k < N; ++k) values[k] = column_sum<Rows, Across>(values[k]);
-  return values;
+// The same for one result a thread.
+template <int Rows, int Across = 32, typename T> FG_DEVICE T column_sum(T value) {
+  Vec<T, 1> values;
+  values[0] = value;
+  return column_sum<Rows, Across>(values)[0];
 }
 
 // -- segments of a row: threads leave what each of their vectors adds side by side, a few at a time add up a segment ---

@@ -281,27 +281,38 @@ template <int Threads, typename S> FG_DEVICE S block_merge(S state) {
   return state;
 }
 
-// State over the rows (threadIdx.y) of a block of Across columns, in row 0.
-template <int Rows, int Across = 32, typename S> FG_DEVICE S column_merge(S state) {
-  FUSEGEN_SHARED(Stored<S>, states, [Rows][Across + 1]);
-  __syncthreads();  // an earlier reduction may still be reading states
-  states[threadIdx.y][threadIdx.x].put(state);
-  __syncthreads();
+// States over the rows (threadIdx.y) of a block of Across columns, in row 0; as many at a time as have room.
+template <int Rows, int Across = 32, typename S, int N> FG_DEVICE void column_merge(S (&states)[N]) {
+  constexpr int room = EXCHANGE_BYTES / int(Rows * (Across + 1) * sizeof(Stored<S>));
+  constexpr int together = room < 1 ? 1 : room < N ? room
+                                                   : N;
+  FUSEGEN_SHARED(Stored<S>, of_rows, [together][Rows][Across + 1]);
 #pragma unroll
-  for (int half_rows = Rows / 2; half_rows > 0; half_rows /= 2) {
-    if (threadIdx.y < half_rows) {
-      state.merge(states[threadIdx.y + half_rows][threadIdx.x].get());
-      states[threadIdx.y][threadIdx.x].put(state);
-    }
+  for (int first = 0; first < N; first += together) {
+    const int count = N - first < together ? N - first : together;
+    __syncthreads();  // an earlier reduction may still be reading of_rows
+#pragma unroll
+    for (int k = 0; k < count; ++k) of_rows[k][threadIdx.y][threadIdx.x].put(states[first + k]);
     __syncthreads();
+#pragma unroll
+    for (int half_rows = Rows / 2; half_rows > 0; half_rows /= 2) {
+      if (threadIdx.y < half_rows) {
+#pragma unroll
+        for (int k = 0; k < count; ++k) {
+          states[first + k].merge(of_rows[k][threadIdx.y + half_rows][threadIdx.x].get());
+          of_rows[k][threadIdx.y][threadIdx.x].put(states[first + k]);
+        }
+      }
+      __syncthreads();
+    }
   }
-  return state;
 }
 
-// The same for several results a thread.
-template <int Rows, int Across = 32, typename S, int N> FG_DEVICE void column_merge(S (&states)[N]) {
-#pragma unroll
-  for (int k = 0; k < N; ++k) states[k] = column_merge<Rows, Across>(states[k]);
+// The same for one result a thread.
+template <int Rows, int Across = 32, typename S> FG_DEVICE S column_merge(S state) {
+  S states[] = {state};
+  column_merge<Rows, Across>(states);
+  return states[0];
 }
 
 }  // namespace fg

@@ -130,11 +130,11 @@ FG_DEVICE void combine_cluster(Link<Cluster>& link, S (&values)[N]) {
   for (int i = 0; i < N; ++i) values[i] = How::all(of_blocks[turn][i], Cluster);
 }
 
-#define FG_IN_PLACE(combine)      \
-  S values[] = {first, more...};  \
-  combine;                        \
-  int i = 0;                      \
-  first = values[i++];            \
+#define FG_IN_PLACE(combine)     \
+  S values[] = {first, more...}; \
+  combine;                       \
+  int i = 0;                     \
+  first = values[i++];           \
   ((more = values[i++]), ...);
 
 template <int Threads, int Rows, int Site, typename S, typename... More> FG_DEVICE void row_sum(S& first, More&... more) {
@@ -161,17 +161,31 @@ struct Highest {
     return top;
   }
 };
+// Of many rows a few threads put groups together first, so that nobody reads what all of them have.
 template <typename How, int Rows, int Across, int Site, typename S, int N> FG_DEVICE void combine_column(S (&values)[N]) {
+  constexpr int groups = Rows > 8 ? 4 : 1, each = Rows / groups;
   FUSEGEN_SHARED(Stored<S>, of_rows, [N][Across][Rows + 1]);  // neighbouring columns begin in neighbouring banks
 #pragma unroll
   for (int i = 0; i < N; ++i) of_rows[i][threadIdx.x][threadIdx.y].put(values[i]);
   __syncthreads();
+  if (groups == 1) {
 #pragma unroll
-  for (int i = 0; i < N; ++i) values[i] = How::all(of_rows[i][threadIdx.x], Rows);
+    for (int i = 0; i < N; ++i) values[i] = How::all(of_rows[i][threadIdx.x], Rows);
+    return;
+  }
+  FUSEGEN_SHARED(Stored<S>, of_groups, [N][Across][groups + 1]);
+#pragma unroll 1
+  for (int part = threadIdx.y; part < N * groups; part += Rows) {
+    const int i = part / groups, group = part % groups;
+    of_groups[i][threadIdx.x][group].put(How::all(&of_rows[i][threadIdx.x][group * each], each));
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < N; ++i) values[i] = How::all(of_groups[i][threadIdx.x], groups);
 }
-#define FG_COLUMNS(name, How)                                                                                    \
+#define FG_COLUMNS(name, How)                                                                                            \
   template <int Rows, int Across, int Site, typename S, typename... More> FG_DEVICE void name(S& first, More&... more) { \
-    FG_IN_PLACE((combine_column<How, Rows, Across, Site>(values)))                                               \
+    FG_IN_PLACE((combine_column<How, Rows, Across, Site>(values)))                                                       \
   }
 FG_COLUMNS(columns_sum, Add)
 FG_COLUMNS(columns_maximum, Highest)
@@ -183,7 +197,9 @@ FG_COLUMNS(columns_merge, Merge)
 // that few are left for a thread to read one after the other; and as many numbers as then fit where rows would be share
 // an exchange.
 template <int Threads, int Rows, typename T, int N> FG_DEVICE void rows_sum(T (&values)[N]) {
-  constexpr int near = Threads >= 32 ? 1 : 32 / Threads < Rows ? 32 / Threads : Rows, far = Rows / near;
+  constexpr int near = Threads >= 32 ? 1 : 32 / Threads < Rows ? 32 / Threads
+                                                               : Rows,
+                far = Rows / near;
   constexpr int together = near < N ? near : N;
   static_assert(Rows % near == 0, "warps hold whole rows");
   FUSEGEN_SHARED(T, of_rows, [together][far][Threads]);

@@ -86,8 +86,8 @@ def _counts(found: Instructions) -> tuple[int, int, int]:
     return found.issued, found.special, found.doubles
 
 
-def call(row: Function, dtype: DType, half: bool) -> Counted:
-    """What a call of a function takes."""
+def call(row: Function, dtype: DType, half: bool) -> tuple[Counted, bool]:
+    """What a call of a function takes, and whether threads may part in it."""
     args: list[Expr] = [Ref(f"argument{k}", dtype) for k in range(row.arity)]
     expr = apply(row.name, *args)
     if expr.dtype is dtypes.bool_:
@@ -108,7 +108,8 @@ def call(row: Function, dtype: DType, half: bool) -> Counted:
 
     added = row.arity - 1
     issued, special, doubles = (max(a - b, 0.0) for a, b in zip(_more(calls), _more(none), strict=True))
-    return issued + added * (2 if dtype is dtypes.int64 else 1), special, doubles + added * (dtype is dtypes.float64)
+    issued += added * (2 if dtype is dtypes.int64 else 1)
+    return (issued, special, doubles + added * (dtype is dtypes.float64)), calls(FEW).parting > none(FEW).parting
 
 
 def reduced(monoid: Monoid, dtype: DType, half: bool) -> Counted:
@@ -141,6 +142,15 @@ def _table(name: str, of: str, found: Mapping[str, Mapping[str, Counted]]) -> It
     yield "}\n"
 
 
+def _parting(found: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    yield "# Functions in which threads of a warp may part, and how they are compiled: no read moves across them.\n"
+    yield "PARTING: dict[str, tuple[str, ...]] = {\n"
+    for name, ways in sorted(found.items()):
+        words = ", ".join(f'"{way}"' for way in ways)
+        yield f'    "{name}": ({words}{"," if len(ways) == 1 else ""}),\n'
+    yield "}\n"
+
+
 def counted() -> list[Function]:
     """The functions of the table that are compiled to be counted."""
     return [row for row in rows() if row.builtin and row.kind in KINDS and row.name not in NOT_MEASURED]
@@ -149,19 +159,23 @@ def counted() -> list[Function]:
 def text() -> str:
     """What fusegen/fuse/slots.py should be."""
     functions: dict[str, dict[str, Counted]] = {}
+    parting: dict[str, list[str]] = {}
     for row in counted():
         for way, (dtype, half) in WAYS.items():
             if dtype.is_float or row.kind is Kind.NUMERIC:
                 try:
-                    functions.setdefault(row.name, {})[way] = call(row, dtype, half)
+                    found, parts = call(row, dtype, half)
                 except FusegenError:  # it has no such text
                     continue
+                functions.setdefault(row.name, {})[way] = found
+                if parts:
+                    parting.setdefault(row.name, []).append(way)
     reductions: dict[str, dict[str, Counted]] = {}
     for monoid in filter(lambda monoid: monoid.state, BY_KIND.values()):
         ways = {way: how for way, how in WAYS.items() if how[0].is_float or not monoid.partner}
         reductions[monoid.kind] = {way: reduced(monoid, *how) for way, how in ways.items()}
-    parts = [*_table("SLOTS", "function", functions), "\n", *_table("REDUCTIONS", "kind (core/monoids)", reductions)]
-    return HEADER + "".join(parts)
+    tables = [*_table("SLOTS", "function", functions), "\n", *_table("REDUCTIONS", "kind (core/monoids)", reductions)]
+    return HEADER + "".join([*tables, "\n", *_parting(parting)])
 
 
 def main() -> int:

@@ -36,11 +36,16 @@ from fusegen.core.ir import (
 )
 from fusegen.core.monoids import BY_KIND
 from fusegen.core.regroupable import Regroupable, regroupable
-from fusegen.core.subexpressions import introduce_lets
+from fusegen.core.subexpressions import introduce_lets, safe_name
+from fusegen.fuse import cost
 from fusegen.fuse.hoist import Hoist
 from fusegen.fuse.kernel import kernel_name, partial_result, read_by
 from fusegen.fuse.row_kernel import GROUP_AXIS, SHARE_AXIS, TILE_AXIS, Needed, RowKernel, Stage, coupled, levels
 from fusegen.fuse.segments import NO_ROW_PARTIALS, RowPartials, find_row_partials, reduce_in_row
+
+# What something costs at least that is left in memory for others, in place of what it is made of: a logarithm, a root
+# and a division.
+WORTH_MEMORY = 12
 
 
 @dataclass(frozen=True)
@@ -322,17 +327,73 @@ def _build(
     written = {o.name for o in (*pointwise, *ends)}
     rest_outputs = tuple(o for o in outputs if o.name not in written)
     rest = [_rest_of(r, split, started) for r in reduces if r.name not in done and r not in given]
+    kept, partials = in_order(split.kept), list(started.values())
+    known.update({p.name: frozenset(filter(None, p.shape)) for p in partials})
+    values = _values_of_rows(op, split, done, [*rest, *rest_outputs], known, {*before, *(p.name for p in partials)})
+    substitution = Substitution({o.expr: Ref(o.name, o.dtype) for o in values})
+    rest = [replace(r, expr=substitution.of(r.expr)) for r in rest]
+    rest_outputs = tuple(replace(o, expr=substitution.of(o.expr)) for o in rest_outputs)
     wanted = names_read([*rest, *rest_outputs])
-    kept = in_order(split.kept)
     stored = [r for r in split.rows if r.name in wanted and r.name in done]
     stores = [Output(r.name, r.ref, r.expr.dtype, kept) for r in stored if r.name not in {o.name for o in ends}]
-    partials = list(started.values())
+    ends = [*ends, *values]
     shown = {r.name for r in stored} | names_read(ends)
     there = {**before, **{r.name: Operand(r.name, r.expr.dtype, in_order(known[r.name])) for r in given}}
     kernel = _kernel(op, split, shown, there, pointwise, [*stores, *ends], partials, known)
     operands = [Operand(r.name, r.expr.dtype, kept) for r in stored]
-    operands += [Operand(p.name, p.dtype, p.shape) for p in partials]
+    operands += [Operand(o.name, o.dtype, o.shape) for o in (*values, *partials)]
     return Fused(kernel, given, tuple(rest), rest_outputs, tuple(operands))
+
+
+def _values_of_rows(
+    op: Op, split: _Split, done: set[str], later: Sequence[Reduce | Output], axes: Mapping[str, frozenset[str]],
+    taken: set[str],
+) -> list[Output]:  # fmt: skip
+    """What later kernels make of a row's reductions alone, and would compute at every element: it is left in their
+    place, where that takes no more memory.
+
+    Args:
+        done: reductions of rows that are known once a row is.
+        later: what later kernels compute.
+        taken: names that are given away already.
+    """
+    along, plain = Axes(axes), {o.name for o in op.operands if type(o) is Operand} | {s.name for s in op.scalars}
+    items = [item for item in later if _space(item, along) > split.kept]
+    if not split.kept or split.row_tiles or not items:
+        return []
+
+    def is_of_a_row(node: Expr) -> bool:
+        read = {ref.name for ref in refs(node)}
+        known = read <= done | {name for name in plain if axes.get(name, frozenset()) <= split.kept}
+        return isinstance(node, Call) and node.dtype.is_float and known and bool(read & done)
+
+    found: dict[Expr, None] = {}
+    stack = [item.expr for item in items]
+    seen = set[Expr]()
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if is_of_a_row(node) and along.of(node) == split.kept:
+            if cost.of(walk([node])) >= WORTH_MEMORY:
+                found[node] = None
+            continue
+        stack += node.children
+    taken = taken | {thing.name for thing in (*op.operands, *op.outputs, *op.scalars, *op.statements)}
+    values, kept, names = list[Output](), in_order(split.kept), op.names()
+    for node in found:
+        values.append(Output(safe_name(names.get(node, "row_value"), taken), node, node.dtype, kept))
+        taken.add(values[-1].name)
+    instead = Substitution({o.expr: Ref(o.name, o.dtype) for o in values})
+    before = names_read(later) & done
+    after = names_read([replace(item, expr=instead.of(item.expr)) for item in later]) & done
+    return values if len(values) + len(after) <= len(before) else []
+
+
+def _space(item: Reduce | Output, along: Axes) -> frozenset[str]:
+    """The axes along which an item is computed."""
+    return along.of(item.expr) if isinstance(item, Reduce) else _axes_of(item)
 
 
 def in_order(axes: Iterable[str]) -> tuple[str, ...]:

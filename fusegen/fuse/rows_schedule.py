@@ -470,8 +470,8 @@ def _own_shape(
         return _row_tile(vectors, wanted if vector == 1 else 2, side, least)
     alone = max(1, min(most, ahead))
     if vectors <= WARP * alone:
-        # At least two, where there is a vector for each: those of a single one would lie apart in memory.
-        fewest = max(least, 2 if vector > 1 and vectors > 1 else 1)
+        # At least two, where each has several vectors: those of a single one would lie apart in memory.
+        fewest = max(least, 2 if vector > 1 and vectors > (1 if sums else 2) else 1)
         threads = max(fewest, 1 << max(0, math.ceil(math.log2(max(1, -(-vectors // alone))))))
         return _Shape(threads, -(-vectors // threads), 1, max(1, side // threads))
     cluster = 1

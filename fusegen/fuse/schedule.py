@@ -13,8 +13,9 @@ from math import prod
 from typing import ClassVar
 
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Size, axis_order, walk
+from fusegen.core.ir import Expr, Size, axis_order, walk
 from fusegen.core.monoids import BY_KIND
+from fusegen.fuse import cost
 from fusegen.fuse.choices import KernelChoices, powers
 from fusegen.fuse.finish import finish_of
 from fusegen.fuse.kernel import Kernel, Position
@@ -35,6 +36,11 @@ WANTED_BLOCKS = 1056
 UNROLL, LONG_COLUMN = 4, 64
 # Values of a vector of results that a thread of a column kernel has room for, and where vectors stay as they are.
 COLUMN_REGISTERS, LEAST_COLUMN_VECTOR = 48, 4
+# Arithmetic that a column kernel lays out for the elements that a thread takes at a time (fuse/cost), at most, and what
+# adding an element to a state that is no number counts there.
+COLUMN_TEXT, STATE_COST = 1600, 40
+# Columns of a thread where vectors of them do not come out even, at most.
+MOST_COLUMNS_APART = 4
 # The narrowest block of a column kernel: fewer threads side by side would not fill a memory transaction.
 LEAST_BLOCK_WIDTH = 8
 # Blocks that share a sum over everything: enough for eight on each multiprocessor of the largest GPUs.
@@ -206,12 +212,17 @@ class SerialSchedule(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class LineSchedule(Schedule):
-    """A block a result, along the fast axis."""
+    """A block a result, along the fast axis.
+
+    Args:
+        unroll: of the loop over elements; 0 leaves that to the compiler.
+    """
 
     template: ClassVar[str] = "row"
 
     split: bool = False
     finish: str = "thread"
+    unroll: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +232,8 @@ class ColumnSchedule(Schedule):
     Args:
         block_width: blockDim.x, the threads of a block that have different results.
         unroll: of the loop over elements.
+        apart: the ``vector`` results of a thread lie a block's width apart, and are read one by one.
+        reads_first: what a thread takes at a time is read before any of it is computed with.
     """
 
     template: ClassVar[str] = "column"
@@ -229,6 +242,8 @@ class ColumnSchedule(Schedule):
     finish: str = "thread"
     block_width: int
     unroll: int
+    apart: bool = False
+    reads_first: bool = False
 
 
 # Those that have a form for many tensors (generate/table).
@@ -539,7 +554,8 @@ def _reduction(
     loops = [*kept, *over]
     fast = len(kept) - 1 if along_kept else len(loops) - 1
     vector, placements = vector_placements(kernel, loops, fast, buffers)
-    while along_kept and vector > LEAST_COLUMN_VECTOR and vector * of_each_result(kernel) > COLUMN_REGISTERS:
+    uneven = along_kept and vector == 1
+    while along_kept and vector > LEAST_COLUMN_VECTOR and _is_too_much(kernel, vector):
         vector, placements = vector_placements(kernel, loops, fast, buffers, vector // 2)
     threads = THREADS if along_kept else min(THREADS, max(TILE, -(-n // (vector * TILE)) * TILE))
     block_width = _column_width(m // vector, n) if along_kept and many else TILE
@@ -553,8 +569,13 @@ def _reduction(
         while vector > 1 and m // (block_width * vector) < WANTED_BLOCKS // 8:
             vector, placements = vector_placements(kernel, loops, fast, buffers, vector // 2)
         threads = min(4 * THREADS, max(THREADS, 1 << (n // 8 * TILE).bit_length()))
-    chosen = choices.take("vector", vector, powers(1, vector))
-    if chosen != vector:
+        uneven = False
+    several = _columns_apart(kernel, loops, fast, buffers, m, n) if uneven else 1
+    chosen = choices.take("vector", vector * several, powers(1, vector * several))
+    apart = vector == 1 < chosen
+    if apart:
+        vector, placements = chosen, _by_stride(kernel, loops, buffers)
+    elif chosen != vector:
         vector, placements = vector_placements(kernel, loops, fast, buffers, chosen)
     if along_kept:
         block_width = choices.take("block_width", block_width, powers(LEAST_BLOCK_WIDTH, THREADS))
@@ -563,10 +584,13 @@ def _reduction(
     blocks = -(-m // (block_width * vector)) if along_kept else m
     at_once = threads // block_width if along_kept else threads * vector
     splits = max(1, min(MOST_SPLITS, WANTED_BLOCKS // max(blocks, 1), n // (at_once * REDUCE_ELEMENTS)))
+    if splits == 1 and not along_kept and m < 2 * FEW_BLOCKS:  # too few blocks to be shared out evenly
+        splits = max(1, min(WANTED_BLOCKS // max(blocks, 1), n // (at_once * FEWEST_ELEMENTS)))
     while 1 < splits <= FEW_BLOCKS // (2 * blocks) and 2 * splits * at_once * FEWEST_ELEMENTS <= n:
         splits *= 2  # a second kernel runs anyway
     splits = choices.take("splits", splits, powers(1, min(MOST_SPLITS, n // at_once)))
-    chunk = -(-n // (splits * vector)) * vector
+    together = 1 if apart else vector
+    chunk = -(-n // (splits * together)) * together
     splits = max(1, -(-n // chunk)) if chunk else 1
     launch = Launch(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
@@ -578,14 +602,40 @@ def _reduction(
     if not along_kept:
         return LineSchedule(
             loops=len(kept), inner=len(over), vector=vector, threads=threads, index=index, placements=placements,
-            split=splits > 1, finish=finish,
+            split=splits > 1, finish=finish, unroll=choices.take("unroll", 2 if splits > 1 else 0, (0, 1, 2, 4)),
         ), launch  # fmt: skip
     unrolled = splits > 1 or n >= at_once * LONG_COLUMN
-    unroll = choices.take("unroll", UNROLL if unrolled else 1, (1, UNROLL))
+    unroll = choices.take("unroll", UNROLL if unrolled else 1, (1, 2, UNROLL, 2 * UNROLL))
     return ColumnSchedule(
         loops=len(kept), inner=len(over), vector=vector, threads=threads, index=index, placements=placements,
-        split=splits > 1, finish=finish, block_width=block_width, unroll=unroll,
+        split=splits > 1, finish=finish, block_width=block_width, unroll=unroll, apart=apart,
+        reads_first=unroll > 1 and cost.parting(walk(_bodies(kernel)), kernel.op.is_half),
     ), launch  # fmt: skip
+
+
+def _columns_apart(
+    kernel: Kernel, loops: Sequence[Loop], fast: int, buffers: Mapping[str, Buffer], m: int, n: int
+) -> int:
+    """Results of a thread where no vectors come out even: several of its reads are then under way at once, and what is
+    the same for all columns is computed for several. One where that would leave too few threads."""
+    sizes = [buffers[o.name].dtype.size for o in kernel.tensors if loops[fast].strides[o.name] == 1]
+    if kernel.pointwise or not sizes:
+        return 1
+    apart, busy = MOST_COLUMNS_APART, FEW_BLOCKS * THREADS * REDUCE_ELEMENTS
+    while apart > 1 and (apart * of_each_result(kernel) > COLUMN_REGISTERS or apart * max(busy // n, TILE) > m):
+        apart //= 2
+    return apart
+
+
+def _is_too_much(kernel: Kernel, vector: int) -> bool:
+    """Whether a vector of results has more values than a thread has room for, or more text than a cache."""
+    each = cost.of(walk(_bodies(kernel))) + sum(STATE_COST for r in kernel.states if BY_KIND[r.kind].state)
+    return vector * of_each_result(kernel) > COLUMN_REGISTERS or UNROLL * vector * each > COLUMN_TEXT
+
+
+def _bodies(kernel: Kernel) -> list[Expr]:
+    """What a column kernel computes at each element."""
+    return [*(let.expr for let in kernel.body if let not in kernel.once), *(r.expr for r in kernel.reduces)]
 
 
 def of_each_result(kernel: Kernel) -> int:

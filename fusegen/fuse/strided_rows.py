@@ -46,8 +46,11 @@ from fusegen.fuse.schedule import (
 # Threads of a block; the narrowest block, and the narrowest where there would be too few blocks; most threads that
 # share a result.
 THREADS, BLOCK_WIDTH, LEAST_BLOCK_WIDTH, MOST_ROWS = 128, 16, 8, 32
-# Bytes of neighbouring elements that a thread reads at least: a warp then reads whole cache lines.
-LEAST_READ_BYTES = 4
+# So many threads that share a result wait for one another longer than they work.
+MANY_ROWS = 16
+# Bytes of neighbouring elements that a thread reads at least: a warp then reads whole cache lines. And what it reads
+# where as many threads share a result as can, and there is room.
+LEAST_READ_BYTES, WIDE_READ_BYTES = 4, 8
 # Most bytes of elements that a thread holds in registers: if it has a result to itself, if threads share a result, if
 # no more threads can share it, and if its vectors are wider than LEAST_READ_BYTES. Many threads with few elements each
 # hide more latency than few threads with many.
@@ -60,6 +63,9 @@ WIDE_BLOCKS, SUMMING_BLOCKS = 4 * MULTIPROCESSORS, 7
 # elements, all of which the compiler then loads with little else live.
 OVERHEAD, OVERHEAD_OF_FEW_WORDS, FEW_WORDS = 56, 40, 16
 MOST_THREADS = 2048
+# Words of elements that a thread of a large block may hold for two such blocks to be resident: while one waits for the
+# others of its threads, the other one works.
+TWICE_HELD = 48
 
 
 @dataclass(frozen=True)
@@ -154,6 +160,7 @@ class StridedRowSchedule(Schedule):
         rows: threads that share each result.
         persistent: a block goes on to further results, and keeps sums over them.
         reused: intermediates that a thread keeps from one traversal to the next.
+        resident: blocks that a multiprocessor should have registers for.
     """
 
     template: ClassVar[str] = "strided_rows"
@@ -165,6 +172,7 @@ class StridedRowSchedule(Schedule):
     rows: int
     persistent: bool
     reused: tuple[str, ...] = ()
+    resident: int = 1
 
 
 @dataclass(frozen=True)
@@ -206,6 +214,8 @@ def schedule_strided_rows(
     found = {name: moves([loop.strides[name] for loop in loops]) for name in buffers}
     streams = [o.name for o in kernel.tensors if _is_stream(found[o.name], len(kept))]
     shape = _shape(kernel, loops, len(kept), buffers, streams, m, n, choices) if streams else None
+    if shape and shape.rows >= MANY_ROWS and not kernel.pointwise and len(kernel.stages) == 1 and not kernel.totals:
+        return None  # a column kernel reads as little, and its threads wait for one another at its end only
     if shape is None or not (kernel.stages or _reads_again(kernel, found, len(kept), buffers, streams)):
         return None
     plan = StridedRowSchedule(
@@ -220,12 +230,13 @@ def schedule_strided_rows(
     room = min(MOST_REGISTERS, REGISTERS // plan.threads) - registers(kernel, plan)
     kept_on = Reuse(kernel).kept(moved, plan.vector * plan.vectors_per_thread, room)
     plan = replace(plan, reused=kept_on if kept_on and choices.ask("keep", True) else ())
-    blocks = shape.blocks(m)
+    blocks, most = shape.blocks(m), SUMMING_BLOCKS if plan.persistent else MOST_THREADS
+    own = min(most, resident(kernel, plan))
+    if plan.threads > MOST_THREADS // 4 - 1 and own == 1 and _held(kernel, plan) <= TWICE_HELD:
+        own = 2
+    plan = replace(plan, resident=choices.take("resident", own, range(1, min(2 * SUMMING_BLOCKS, 2 * own + 1))))
     if plan.persistent:
-        side_by_side = choices.take(
-            "resident", min(SUMMING_BLOCKS, resident(kernel, plan)), range(1, 2 * SUMMING_BLOCKS)
-        )
-        blocks = min(blocks, MULTIPROCESSORS * side_by_side)
+        blocks = min(blocks, MULTIPROCESSORS * plan.resident)
     launch = Launch(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
         needed_sizes(kernel, sizes, buffers), (blocks, 1, 1), block=(shape.block_width, shape.rows, 1),
@@ -264,13 +275,18 @@ def resident(kernel: StridedRowKernel, plan: StridedRowSchedule) -> int:
     return max(1, min(MOST_THREADS // plan.threads, REGISTERS // (plan.threads * registers(kernel, plan))))
 
 
+def _held(kernel: StridedRowKernel, plan: StridedRowSchedule) -> int:
+    """Words that a thread holds of a row's elements and of what it keeps from them."""
+    raw = sum(max(1, o.dtype.size * plan.vector // 4) for o in streams_of(kernel, plan)) * plan.vectors_per_thread
+    kept = sum(i.expr.dtype.size for i in kernel.items if isinstance(i, Let) and i.name in plan.reused)
+    return raw + kept * plan.vector * plan.vectors_per_thread // 4
+
+
 def registers(kernel: StridedRowKernel, plan: StridedRowSchedule) -> int:
     """How many a thread needs, about."""
-    raw = sum(max(1, o.dtype.size * plan.vector // 4) for o in streams_of(kernel, plan)) * plan.vectors_per_thread
+    held = _held(kernel, plan)
     states = sum(BY_KIND[r.kind].fields * r.expr.dtype.size for r in kernel.reduces) * plan.vector // 4
-    kept = sum(i.expr.dtype.size for i in kernel.items if isinstance(i, Let) and i.name in plan.reused)
-    kept = kept * plan.vector * plan.vectors_per_thread // 4
-    return raw + states + kept + (OVERHEAD_OF_FEW_WORDS if raw + kept <= FEW_WORDS else OVERHEAD)
+    return held + states + (OVERHEAD_OF_FEW_WORDS if held <= FEW_WORDS else OVERHEAD)
 
 
 def _shape(
@@ -309,6 +325,10 @@ def _shape(
         if rows > 1 or not _fits(per_thread, wider.vector * width, MOST_BYTES_WIDE) or wider.blocks(m) < WIDE_BLOCKS:
             break
         shape = wider
+    wider = replace(shape, vector=2 * shape.vector)
+    fits = wider.vector * least <= WIDE_READ_BYTES and _fits(per_thread, wider.vector * width, MOST_BYTES)
+    if rows == MOST_ROWS and fits and possible(wider.vector) and wider.blocks(m) >= MULTIPROCESSORS:
+        shape = wider
     widest = min(LARGEST_VECTOR, VECTOR_BYTES // least)
     vectors = [v for v in powers(1, widest) if possible(v) and _fits(per_thread, v * width, MOST_BYTES)]
     shape = replace(shape, vector=choices.take("vector", shape.vector, vectors))
@@ -335,7 +355,8 @@ def _fits(per_thread: int, width: int, most: int, elements: int = MOST_ELEMENTS)
 def _exchanged(kernel: StridedRowKernel, shape: _Shape) -> int:
     """Bytes of shared memory through which threads exchange what they have of a result."""
     state_bytes = sum(BY_KIND[r.kind].fields * r.expr.dtype.size for r in kernel.reduces)
-    return state_bytes * shape.vector * shape.block_width * (shape.rows + 1)
+    groups = 5 if shape.rows > 8 else 0  # fg::combine_column
+    return state_bytes * shape.vector * shape.block_width * (shape.rows + 1 + groups)
 
 
 def _placed(

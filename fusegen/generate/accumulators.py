@@ -151,6 +151,10 @@ class Accumulator:
         of = self.state(in_vector).call("partner")
         return Declare(Plain(self.ctype), self.names.variable(name), of, constant=True)
 
+    def store_one(self, position: Term) -> Statement:
+        """The state of the k-th of several results to its place in the workspace."""
+        return Assign(Symbol(f"{self.stem}_partial").at(position), self.state(True))
+
     def store(self, position: Term) -> list[Statement]:
         """The state to its place in the workspace."""
         target = Symbol(f"{self.stem}_partial")

@@ -11,7 +11,7 @@ from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.kernel import Gathered, Position
 from fusegen.fuse.row_kernel import Stage, picked_by
 from fusegen.fuse.schedule import Access
-from fusegen.fuse.strided_rows import StridedRowKernel, StridedRowSchedule, resident, streams_of
+from fusegen.fuse.strided_rows import StridedRowKernel, StridedRowSchedule, streams_of
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.builder import Builder
 from fusegen.generate.traversal import Traversal
@@ -124,7 +124,7 @@ class StridedRows(Builder):
 
     def program(self) -> KernelProgram:
         """All of it."""
-        kernel, plan = self.kernel, self.schedule
+        plan = self.schedule
         singles = [o for o in self._fixed() if not self.moving([o.name], self.kept_loops)]
         own = f"{plan.vector} neighbouring results" if plan.vector > 1 else "a result"
         if plan.rows > 1:
@@ -152,7 +152,7 @@ class StridedRows(Builder):
             ]
             writer = every([THREAD.equals(0), *([THREAD_ROW.equals(0)] if plan.rows > 1 else [])])
             body.append(If(writer, tuple(self._left())))
-        return self.made((plan.block_width, plan.rows), tuple(body), resident(kernel, plan))
+        return self.made((plan.block_width, plan.rows), tuple(body), plan.resident)
 
     def _located_result(self) -> list[Statement]:
         """Which results a thread has."""

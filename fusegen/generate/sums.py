@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fusegen.core.ir import Let, Operand, Output, Ref
 from fusegen.fuse.finish import FINISHES
 from fusegen.fuse.schedule import TILE, Access, ColumnSchedule, LineSchedule, SerialSchedule, of_each_result
 from fusegen.generate.accumulators import Accumulator
-from fusegen.generate.builder import Builder
+from fusegen.generate.builder import AtPointer, Builder
 from fusegen.generate.traversal import Traversal
 from fusegen.kernel_program.nodes import (
+    AUTO,
     BLANK,
     BLOCK,
     BLOCK_Y,
@@ -38,8 +39,8 @@ from fusegen.kernel_program.nodes import (
     negated,
 )
 
-AT, BEGIN, CHUNK, END, INSIDE, M, N = map(Symbol, ("at", "begin", "chunk", "end", "inside", "m", "n"))
-K, PIECE, RESULT, SPLITS = map(Symbol, ("k", "piece", "result", "splits"))
+AT, BEGIN, CHUNK, END, FIRST, INSIDE, M, N = map(Symbol, ("at", "begin", "chunk", "end", "first", "inside", "m", "n"))
+K, PIECE, PLACE, RESULT, SPLITS = map(Symbol, ("k", "piece", "i", "result", "splits"))
 
 
 class Sums(Builder):
@@ -128,6 +129,30 @@ class _Once:
         return [*self.reads, *self.held, *([count("k", vector, self.each)] if self.each else [])]
 
 
+@dataclass
+class _Ahead:
+    """What a thread reads of several places before it computes with any of it.
+
+    Attributes:
+        declarations: where it will be found.
+        coordinates: where the i-th place is.
+        reads: reads there, for all of a vector of results.
+        each: reads there for each of these.
+    """
+
+    declarations: list[Statement] = field(default_factory=list)
+    coordinates: list[Statement] = field(default_factory=list)
+    reads: list[Statement] = field(default_factory=list)
+    each: list[Statement] = field(default_factory=list)
+
+    def all(self, places: int, vector: int) -> list[Statement]:
+        """In this order."""
+        if not self.declarations:
+            return []
+        each = [count("k", vector, self.each)] if self.each and vector > 1 else self.each
+        return [*self.declarations, count("i", places, [*self.coordinates, *self.reads, *each])]
+
+
 class Reduction(Sums):
     """A block or a thread a result, or neighbouring results (or vectors of them) a block."""
 
@@ -138,6 +163,24 @@ class Reduction(Sums):
         """A column kernel's vector lies along its results, a row kernel's along what is summed."""
         return isinstance(self.schedule, ColumnSchedule) and self.schedule.vector > 1
 
+    @property
+    def _is_apart(self) -> bool:
+        """Whether the results of a thread are no neighbours."""
+        return isinstance(self.schedule, ColumnSchedule) and self.schedule.apart
+
+    def _own_result(self, names: Iterable[str]) -> list[Statement]:
+        """Where the k-th result of a thread is, whose results lie apart, and with it what ``names`` have of it. Behind
+        the last result a thread takes that one again, and stores nothing."""
+        moving = self.moving(names, range(self.schedule.loops)) if self._is_apart else set[int]()
+        if not moving:
+            return []
+        last = self.constant(RESULT, invoke("fg::at_most", self._kth_result(), M - 1))
+        return [last, *self.coordinates(0, self.schedule.loops - 1, RESULT, moving)]
+
+    def _kth_result(self) -> Term:
+        assert isinstance(self.schedule, ColumnSchedule)
+        return FIRST + self.schedule.block_width * K
+
     def program(self) -> KernelProgram:
         """All of it."""
         plan, kernel = self.schedule, self.kernel
@@ -145,22 +188,16 @@ class Reduction(Sums):
         read = [o for o in kernel.operands if o.name in self.read_in_body]
         moving = [o for o in read if self.moving([o.name], over)]
         fixed = [o for o in read if o not in moving]
-        in_loop = self.moving([*(o.name for o in moving), *(o.name for o in kernel.pointwise)], over)
-        walk, once = Traversal(), _Once()
-        walk.coordinates = self.coordinates(over.start, over.stop - 1, AT, in_loop)
-        near = self.coordinates(over.start, over.stop - 1, AT + Symbol("i"), in_loop)
-        self._read_fixed(fixed, walk, once)
-        for operand in moving:
-            self._read_element(operand, self.offset(operand.name, range(over.stop)), walk.reads, walk.inner)
-        walk.inner += self.lets([let for let in kernel.body if let not in kernel.once])
-        for output in kernel.pointwise:
-            self._write_element(output, self.offset(output.name, range(over.stop)), walk)
-        walk.inner += [a.add(self.value(a.reduce.expr), self.printer.half) for a in self._accumulators()]
-        self._add_iterations(walk)
+        once, ahead = _Once(), _Ahead()
+        walk = self._walk(fixed, moving, AT, once)
+        near = walk
+        if isinstance(plan, ColumnSchedule) and plan.unroll > 1:
+            near = self._walk(fixed, moving, AT + PLACE, _Once(), ahead if plan.reads_first else None)
         late = [] if plan.split else [*(o.name for o in kernel.outputs), *self._late_operands()]
         names = [*(o.name for o in read), *(o.name for o in kernel.pointwise), *late]
         already = set() if isinstance(plan, ColumnSchedule) else {o.name for o in fixed}
-        coordinates = self.coordinates(0, plan.loops - 1, RESULT, self.moving(names, kept))
+        across = set[int]() if self._is_apart else self.moving(names, kept)
+        coordinates = self.coordinates(0, plan.loops - 1, RESULT, across)
         accumulators = [a.declare() for a in self._accumulators()]
         start = [*self.located(), *self.start(plan.follows)]
         ending = self._end(already)
@@ -183,11 +220,73 @@ class Reduction(Sums):
             return self.made((plan.threads, 1), (*start, *body), self.resident(0))
         rows = plan.threads // plan.block_width
         body = [*self._column(coordinates, rows), *accumulators]
-        body.append(If(INSIDE, (*once.all(plan.vector), *self._loop_of_column(walk, near, rows))))
+        body.append(If(INSIDE, (*once.all(plan.vector), *self._loop_of_column(walk, near, ahead, rows))))
         writer = every([INSIDE, THREAD_ROW.equals(0)]) if rows > 1 else INSIDE
         body += [*self._combine(), BLANK, If(writer, tuple(ending))]
         at_a_time = self.resident(plan.vector * of_each_result(kernel))
         return self.made((plan.block_width, rows), (*start, *body), at_a_time)
+
+    def _walk(
+        self, fixed: Sequence[Operand], moving: Sequence[Operand], at: Term, once: _Once, ahead: _Ahead | None = None
+    ) -> Traversal:
+        """What is done with the elements at one place along the reduced axes.
+
+        Args:
+            fixed, moving: the operands that are the same at all of them, and the others.
+            at: the place.
+            once: takes what is done before all of them.
+            ahead: takes what reads tensors, for all places that a thread takes at a time.
+        """
+        plan, kernel, walk = self.schedule, self.kernel, Traversal()
+        over = range(plan.loops, plan.loops + plan.inner)
+        first = [o for o in moving if type(o) is Operand] if ahead else []
+        later = [o for o in moving if o not in first]
+        in_loop = self.moving([*(o.name for o in later), *(o.name for o in kernel.pointwise)], over)
+        walk.coordinates = self.coordinates(over.start, over.stop - 1, at, in_loop)
+        walk.inner += self._own_result([*(o.name for o in fixed if o.name in kernel.held), *(o.name for o in later)])
+        self._read_fixed(fixed, walk, once)
+        if ahead:
+            ahead.coordinates = self.coordinates(
+                over.start, over.stop - 1, at, self.moving([o.name for o in first], over)
+            )
+            for operand in first:
+                self._read_ahead(operand, self.offset(operand.name, range(over.stop)), ahead, walk)
+            names = [o.name for o in first if self._differs_in_vector([o.name])]
+            ahead.each = [*self._own_result(names), *ahead.each] if ahead.each else []
+        for operand in later:
+            self._read_element(operand, self.offset(operand.name, range(over.stop)), walk.reads, walk.inner)
+        walk.inner += self.lets([let for let in kernel.body if let not in kernel.once])
+        for output in kernel.pointwise:
+            self._write_element(output, self.offset(output.name, range(over.stop)), walk)
+        walk.inner += [a.add(self.value(a.reduce.expr), self.printer.half) for a in self._accumulators()]
+        self._add_iterations(walk)
+        return walk
+
+    def _read_ahead(self, operand: Operand, offset: Term | None, ahead: _Ahead, walk: Traversal) -> None:
+        """Read for all places that a thread takes at a time; where the element is needed, take it from there."""
+        plan, name, ctype = self.schedule, self.stem(operand.name), operand.dtype.compute.ctype
+        assert isinstance(plan, ColumnSchedule)
+        row = Symbol(f"{name}_row")
+
+        def read(target: Term, load: str = "fg::load", of: tuple[int, ...] = ()) -> AtPointer:
+            return lambda pointer: Assign(target, invoke(load, pointer, of=of))
+
+        if plan.vector > 1 and plan.placement(operand.name).access is Access.ROW:
+            ahead.declarations.append(
+                Declare(Vector(operand.dtype.ctype, plan.vector, raw=True), row.name, None, (plan.unroll,))
+            )
+            ahead.reads += self.access(read(row.at(PLACE), "fg::load_raw", (plan.vector,)), operand.name, offset)
+            walk.reads.append(Declare(AUTO, f"{name}_v", invoke("fg::widen", row.at(PLACE)), constant=True))
+            walk.inner.append(self.vector_element(operand))
+            return
+        differs = self._differs_in_vector([operand.name])
+        element = row.at(PLACE, K) if differs else row.at(PLACE)
+        dims = (plan.unroll, plan.vector) if differs else (plan.unroll,)
+        ahead.declarations.append(Declare(Plain(ctype), row.name, None, dims))
+        into = ahead.each if differs else ahead.reads
+        into += self.access(read(element), operand.name, self._element_at(operand.name, offset) if differs else offset)
+        taken = Declare(Plain(ctype), self.variable(operand.name), element, constant=True)
+        (walk.inner if differs or plan.vector == 1 else walk.reads).append(taken)
 
     def _piece(self) -> list[Statement]:
         """Which piece of its results a block has."""
@@ -204,10 +303,11 @@ class Reduction(Sums):
 
     def _loop_of_line(self, walk: Traversal) -> Statement:
         plan = self.schedule
+        assert isinstance(plan, LineSchedule)
         first: Term = plan.vector * THREAD if plan.vector > 1 else THREAD
         first, end = (BEGIN + first, END) if plan.split else (first, N)
         body, step = self._element(walk, walk.coordinates), Number(plan.vector * plan.threads)
-        return For("at", Plain(plan.index), first, AT < end, step, tuple(body), 2 if plan.split else None)
+        return For("at", Plain(plan.index), first, AT < end, step, tuple(body), plan.unroll or None)
 
     def _column(self, coordinates: list[Statement], rows: int) -> list[Statement]:
         """The results of a thread."""
@@ -215,7 +315,10 @@ class Reduction(Sums):
         assert isinstance(plan, ColumnSchedule)
         vector, results = plan.vector, plan.block_width * plan.vector
         of_piece = " of one piece" if plan.split else ""
-        if rows > 1:
+        if plan.apart:
+            share = f"; {rows} rows of threads share each" if rows > 1 else ""
+            words = f"A block owns {results} neighbouring results, a thread {vector} that lie apart{share}."
+        elif rows > 1:
             words = (
                 f"A block owns {results} neighbouring results; its {rows} rows of threads share the elements{of_piece}."
             )
@@ -223,14 +326,19 @@ class Reduction(Sums):
             words = f"A thread owns {vector} neighbouring results and adds up their elements{of_piece} by itself."
         else:
             words = f"A thread owns one result and adds up its elements{of_piece} by itself."
-        first = Convert(plan.index, BLOCK) * results
+        first, own = Convert(plan.index, BLOCK) * results, FIRST if plan.apart else RESULT
         return [
-            Comment(words), self.constant(RESULT, first + (vector * THREAD if vector > 1 else THREAD)),
-            Declare(Plain("bool"), "inside", RESULT < M, constant=True), *coordinates, *self._piece(), BLANK,
+            Comment(words), self.constant(own, first + (vector * THREAD if vector > 1 and not plan.apart else THREAD)),
+            Declare(Plain("bool"), "inside", own < M, constant=True), *coordinates, *self._piece(), BLANK,
         ]  # fmt: skip
 
-    def _loop_of_column(self, walk: Traversal, near: list[Statement], rows: int) -> list[Statement]:
-        """The elements of a thread's results, in what order it takes them."""
+    def _loop_of_column(self, walk: Traversal, near: Traversal, ahead: _Ahead, rows: int) -> list[Statement]:
+        """The elements of a thread's results, in what order it takes them.
+
+        Args:
+            walk: what is done at a single place.
+            near: what is done at one of several places, of which some is read ``ahead``.
+        """
         plan = self.schedule
         assert isinstance(plan, ColumnSchedule)
         index, several, end = Plain(plan.index), plan.unroll, END if plan.split else N
@@ -241,13 +349,13 @@ class Reduction(Sums):
             body = tuple(self._element(walk, walk.coordinates))
             return [For("at", index, first, AT < end, Number(rows) if rows > 1 else None, body, 4)]
         first = several * THREAD_ROW
-        each = count("i", several, self._element(walk, near))
+        each = [*ahead.all(several, plan.vector), count("i", several, self._element(near, near.coordinates))]
         return [
             Comment(
                 "Neighbouring elements go to one thread, where terms of opposite signs meet before they are large."
             ),
             Declare(index, "at", BEGIN + first if plan.split else first),
-            For("at", None, None, AT + (several - 1) < end, Number(several * rows), (each,)),
+            For("at", None, None, AT + (several - 1) < end, Number(several * rows), tuple(each)),
             For("at", None, None, AT < end, None, tuple(self._element(walk, walk.coordinates)), 1),
         ]
 
@@ -263,6 +371,7 @@ class Reduction(Sums):
         results, in vectors."""
         kernel, kept = self.kernel, range(self.schedule.loops)
         in_once, each = self.needed(kernel.once), set(kernel.held)
+        once.each += self._own_result(o.name for o in fixed if o.name in in_once)
         for operand in fixed:
             inner = list[Statement]()
             self._read_element(operand, self.offset(operand.name, kept), once.reads, inner, once=True)
@@ -283,7 +392,12 @@ class Reduction(Sums):
 
     def _differs_in_vector(self, names: Sequence[str]) -> bool:
         """Whether neighbouring results of a thread read different elements of one of these."""
-        return self._vector_along_results and bool(self.moving(names, [self._fast()]))
+        along = range(self.schedule.loops) if self._is_apart else [self._fast()]
+        return self._vector_along_results and bool(self.moving(names, along))
+
+    def _element_at(self, name: str, offset: Term | None) -> Term | None:
+        """Where the k-th element of a vector lies that is no vector in memory."""
+        return offset if self._is_apart else self.element_offset(name, offset, self._fast())
 
     def _fast(self) -> int:
         """The loop along which the vector lies."""
@@ -304,8 +418,8 @@ class Reduction(Sums):
         elif access is Access.ROW:
             whole += self.read_vector(operand, offset)
             inner.append(self.vector_element(operand))
-        elif access is Access.STRIDED and self.moving([name], [self._fast()]):
-            inner += self.read(operand, self.element_offset(name, offset, self._fast()))
+        elif access is Access.STRIDED and (self._differs_in_vector([name]) or self.moving([name], [self._fast()])):
+            inner += self.read(operand, self._element_at(name, offset))
         else:
             whole += self.read(operand, offset)
 
@@ -337,13 +451,23 @@ class Reduction(Sums):
 
     def _end(self, already: set[str]) -> list[Statement]:
         """What the thread that holds the reductions does with them."""
+        if self.schedule.split and self._is_apart:
+            position = Convert(self.schedule.index, BLOCK_Y) * M + self._kth_result()
+            return [self._each_apart([a.store_one(position) for a in self._accumulators()])]
         if self.schedule.split:
             return self._partials(Convert(self.schedule.index, BLOCK_Y) * M + RESULT)
         if not self._vector_along_results:
             return self._epilogue(already)
         reads, each, writes = list[Statement](), list[Statement](), list[Statement]()
         self._end_of_vector(reads, each, writes)
+        if self._is_apart:
+            names = [*self._late_operands(), *(o.name for o in self.kernel.outputs)]
+            return [*reads, self._each_apart([*self._own_result(names), *each])]
         return [*reads, *([count("k", self.schedule.vector, each, unroll=None)] if each else []), *writes]
+
+    def _each_apart(self, each: Sequence[Statement]) -> Statement:
+        """What is done with those of a thread's results that there are."""
+        return count("k", self.schedule.vector, [If(self._kth_result() < M, tuple(each))])
 
     def _end_of_vector(self, reads: list[Statement], each: list[Statement], writes: list[Statement]) -> None:
         """What follows the reductions, for each of a vector of results; vectors are read and written as such."""
@@ -365,7 +489,7 @@ class Reduction(Sums):
         for output in kernel.outputs:
             name, offset = output.name, self.offset(output.name, range(self.schedule.kept))
             if not self._in_vectors(name):
-                each += self.store(output, self.element_offset(name, offset, self._fast()))
+                each += self.store(output, self._element_at(name, offset))
                 continue
             own: Term = Symbol(f"{self.stem(name)}_v")
             if name not in as_they_are:
@@ -384,4 +508,4 @@ class Reduction(Sums):
             reads += self.read_vector(operand, offset)
             each.append(self.vector_element(operand))
         else:
-            each += self.read(operand, self.element_offset(operand.name, offset, self._fast()))
+            each += self.read(operand, self._element_at(operand.name, offset))

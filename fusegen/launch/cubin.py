@@ -12,11 +12,13 @@ _WITH_SIZE = 4
 _REGISTER_COUNT, _MIN_STACK_SIZE = 0x2F, 0x12
 # From sm_90 on, the first KiB of a kernel's shared memory belongs to the system; the section counts it, ptxas does not.
 _RESERVED_SHARED = 1024
-# Bytes of an instruction, and operations: NOP; MUFU; DMUL, DADD, DSETP and DFMA.
+# Bytes of an instruction, and operations: NOP; MUFU; DMUL, DADD, DSETP and DFMA; CALL, and BSSY, where threads that
+# part will meet again.
 _INSTRUCTION = 16
 _IDLE = frozenset({0x118})
 _MUFU = 0x108
 _DOUBLES = frozenset({0x028, 0x029, 0x02A, 0x02B})
+_PARTING = frozenset({0x144, 0x145})
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,13 @@ class Instructions:
         issued: all but those that only fill up.
         special: those of them for the special functions unit (exponentials, reciprocals, sines).
         doubles: those of them for the float64 unit.
+        parting: those of them at which threads of a warp may go different ways, and calls.
     """
 
     issued: int
     special: int
     doubles: int
+    parting: int
 
 
 def instructions(cubin: bytes, entry: str) -> Instructions:
@@ -74,6 +78,7 @@ def instructions(cubin: bytes, entry: str) -> Instructions:
         issued=sum(kind not in _IDLE for kind in kinds),
         special=kinds.count(_MUFU),
         doubles=sum(kind in _DOUBLES for kind in kinds),
+        parting=sum(kind in _PARTING for kind in kinds),
     )
 
 

@@ -12,18 +12,18 @@
 //   prod_rstd = rstd * ratio
 //   d_deviation = sum[d1](-(prod_d_out_weight * diff_input_mean * prod))
 //   d_total = sum[d1](-(prod_d_out_weight * prod_rstd))
-// row: a block a result, reduced over D1, along the fast axis
+// row: a block a result, reduced over D1, along the fast axis; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void layer_norm_backward_f32_d_deviation_and_1_more(const float* __restrict__ input_ptr,      // [D0, D1]
                                                     const float* __restrict__ weight_ptr,     // [D1]
                                                     const float* __restrict__ d_out_ptr,      // [D0, D1]
                                                     const float* __restrict__ total_ptr,      // [D0]
                                                     const float* __restrict__ deviation_ptr,  // [D0]
-                                                    float* __restrict__ d_deviation_ptr,      // [D0]
-                                                    float* __restrict__ d_total_ptr,          // [D0]
-                                                    float eps, int64_t D1, int m, int n, int input_stride0,
-                                                    int d_out_stride0) {
-  // A block owns one result and its n elements.
+                                                    float* __restrict__ d_deviation_partial,  // [splits, m]
+                                                    float* __restrict__ d_total_partial,      // [splits, m]
+                                                    float eps, int64_t D1, int m, int n, int chunk,
+                                                    int input_stride0, int d_out_stride0) {
+  // A block owns a piece of one result's n elements.
   const int result = blockIdx.x;
   const int j0 = result;
   const float total = fg::load(total_ptr + j0);
@@ -33,10 +33,13 @@ void layer_norm_backward_f32_d_deviation_and_1_more(const float* __restrict__ in
   const float ratio = fg::divide_by_count(1.0f, float(D1));
   const float prod = 0.5f * (rstd * rstd * rstd) * ratio;
   const float prod_rstd = rstd * ratio;
+  const int begin = int(blockIdx.y) * chunk;
+  const int end = fg::at_most(begin + chunk, n);
 
   fg::Chains<float> d_deviation_chains;
   fg::Chains<float> d_total_chains;
-  for (int at = 4 * threadIdx.x; at < n; at += 1024) {
+#pragma unroll 2
+  for (int at = begin + 4 * threadIdx.x; at < end; at += 1024) {
     const int j1 = at;
     const auto input_v = fg::load_vector<4>(input_ptr + j0 * input_stride0 + j1);
     const auto weight_v = fg::load_vector<4>(weight_ptr + j1);
@@ -60,9 +63,30 @@ void layer_norm_backward_f32_d_deviation_and_1_more(const float* __restrict__ in
   const float d_total = fg::block_sum<256>(d_total_chains.total());
 
   if (threadIdx.x == 0) {
-    fg::store(d_deviation_ptr + j0, d_deviation);
-    fg::store(d_total_ptr + j0, d_total);
+    d_deviation_partial[int(blockIdx.y) * m + result] = d_deviation;
+    d_total_partial[int(blockIdx.y) * m + result] = d_total;
   }
+}
+
+// The pieces of each result, combined in their order.
+extern "C" __global__ __launch_bounds__(128)
+void layer_norm_backward_f32_d_deviation_and_1_more_finish(const float* d_deviation_partial,     // [splits, m]
+                                                           const float* d_total_partial,         // [splits, m]
+                                                           float* __restrict__ d_deviation_ptr,  // [D0]
+                                                           float* __restrict__ d_total_ptr,      // [D0]
+                                                           int m, int splits) {
+  fg::wait_for_previous_kernel();
+  const int result = int(blockIdx.x) * 128 + threadIdx.x;
+  if (result >= m) return;
+  const int j0 = result;
+  float d_deviation = 0;
+  float d_total = 0;
+  for (int piece = 0; piece < splits; ++piece) {
+    d_deviation += d_deviation_partial[piece * m + result];
+    d_total += d_total_partial[piece * m + result];
+  }
+  fg::store(d_deviation_ptr + j0, d_deviation);
+  fg::store(d_total_ptr + j0, d_total);
 }
 
 // layer_norm, backward                                        declared in ops/norms.py

@@ -54,7 +54,8 @@ def test_who_shares_a_row_follows_from_its_length() -> None:
         return found.threads, found.rows, found.cluster
 
     assert shared(8) == (1, 128, 1)  # a thread
-    assert shared(16) == (2, 64, 1)  # a thread for each of two vectors
+    assert shared(16) == (1, 128, 1)
+    assert shared(32) == (2, 64, 1)  # two threads, where a single one would have more than two vectors
     assert shared(1024) == (32, 4, 1)  # a warp
     assert shared(8192) == (256, 1, 1)  # a block
     assert shared(32768)[2] > 1  # blocks of a cluster
