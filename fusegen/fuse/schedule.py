@@ -37,8 +37,8 @@ UNROLL, LONG_COLUMN = 4, 64
 # Values of a vector of results that a thread of a column kernel has room for, and where vectors stay as they are.
 COLUMN_REGISTERS, LEAST_COLUMN_VECTOR = 48, 4
 # Arithmetic that a column kernel lays out for the elements that a thread takes at a time (fuse/cost), at most, and what
-# adding an element to a state that is no number counts there.
-COLUMN_TEXT, STATE_COST = 1600, 40
+# adding an element to a state of two reductions counts there.
+COLUMN_TEXT, STATE_COST = 1600, 60
 # Columns of a thread where vectors of them do not come out even, at most.
 MOST_COLUMNS_APART = 4
 # The narrowest block of a column kernel: fewer threads side by side would not fill a memory transaction.
@@ -609,7 +609,7 @@ def _reduction(
     return ColumnSchedule(
         loops=len(kept), inner=len(over), vector=vector, threads=threads, index=index, placements=placements,
         split=splits > 1, finish=finish, block_width=block_width, unroll=unroll, apart=apart,
-        reads_first=unroll > 1 and cost.parting(walk(_bodies(kernel)), kernel.op.is_half),
+        reads_first=unroll > 1 and _parts(kernel),
     ), launch  # fmt: skip
 
 
@@ -629,8 +629,14 @@ def _columns_apart(
 
 def _is_too_much(kernel: Kernel, vector: int) -> bool:
     """Whether a vector of results has more values than a thread has room for, or more text than a cache."""
-    each = cost.of(walk(_bodies(kernel))) + sum(STATE_COST for r in kernel.states if BY_KIND[r.kind].state)
+    each = cost.of(walk(_bodies(kernel))) + sum(STATE_COST for r in kernel.states if BY_KIND[r.kind].partner)
     return vector * of_each_result(kernel) > COLUMN_REGISTERS or UNROLL * vector * each > COLUMN_TEXT
+
+
+def _parts(kernel: Kernel) -> bool:
+    """Whether threads of a warp may part at an element: in what is computed there, or where a state takes it in."""
+    states = any(BY_KIND[reduce.kind].partner for reduce in kernel.states)
+    return states or cost.parting(walk(_bodies(kernel)), kernel.op.is_half)
 
 
 def _bodies(kernel: Kernel) -> list[Expr]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from fusegen.core.ir import Let, Operand, Output, Ref
 from fusegen.fuse.finish import FINISHES
@@ -138,12 +139,14 @@ class _Ahead:
         coordinates: where the i-th place is.
         reads: reads there, for all of a vector of results.
         each: reads there for each of these.
+        words: registers that all of it takes.
     """
 
     declarations: list[Statement] = field(default_factory=list)
     coordinates: list[Statement] = field(default_factory=list)
     reads: list[Statement] = field(default_factory=list)
     each: list[Statement] = field(default_factory=list)
+    words: int = 0
 
     def all(self, places: int, vector: int) -> list[Statement]:
         """In this order."""
@@ -223,7 +226,8 @@ class Reduction(Sums):
         body.append(If(INSIDE, (*once.all(plan.vector), *self._loop_of_column(walk, near, ahead, rows))))
         writer = every([INSIDE, THREAD_ROW.equals(0)]) if rows > 1 else INSIDE
         body += [*self._combine(), BLANK, If(writer, tuple(ending))]
-        at_a_time = self.resident(plan.vector * of_each_result(kernel))
+        values = plan.vector * of_each_result(kernel) + ahead.words // 2  # read ones make room for computed ones
+        at_a_time = self.resident(values)
         return self.made((plan.block_width, rows), (*start, *body), at_a_time)
 
     def _walk(
@@ -272,6 +276,7 @@ class Reduction(Sums):
             return lambda pointer: Assign(target, invoke(load, pointer, of=of))
 
         if plan.vector > 1 and plan.placement(operand.name).access is Access.ROW:
+            ahead.words += plan.unroll * max(1, plan.vector * operand.dtype.size // 4)
             ahead.declarations.append(
                 Declare(Vector(operand.dtype.ctype, plan.vector, raw=True), row.name, None, (plan.unroll,))
             )
@@ -282,6 +287,7 @@ class Reduction(Sums):
         differs = self._differs_in_vector([operand.name])
         element = row.at(PLACE, K) if differs else row.at(PLACE)
         dims = (plan.unroll, plan.vector) if differs else (plan.unroll,)
+        ahead.words += prod(dims) * max(1, operand.dtype.compute.size // 4)
         ahead.declarations.append(Declare(Plain(ctype), row.name, None, dims))
         into = ahead.each if differs else ahead.reads
         into += self.access(read(element), operand.name, self._element_at(operand.name, offset) if differs else offset)
