@@ -63,9 +63,9 @@ WIDE_BLOCKS, SUMMING_BLOCKS = 4 * MULTIPROCESSORS, 7
 # elements, all of which the compiler then loads with little else live.
 OVERHEAD, OVERHEAD_OF_FEW_WORDS, FEW_WORDS = 56, 40, 16
 MOST_THREADS = 2048
-# Words of elements that a thread of a large block may hold for two such blocks to be resident: while one waits for the
-# others of its threads, the other one works.
-TWICE_HELD = 48
+# Words of elements and states that a thread of a large block may hold for two such blocks to be resident: one works
+# while the other waits for some of its threads.
+TWICE_HELD = 40
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ def schedule_strided_rows(
     plan = replace(plan, reused=kept_on if kept_on and choices.ask("keep", True) else ())
     blocks, most = shape.blocks(m), SUMMING_BLOCKS if plan.persistent else MOST_THREADS
     own = min(most, resident(kernel, plan))
-    if plan.threads > MOST_THREADS // 4 - 1 and own == 1 and _held(kernel, plan) <= TWICE_HELD:
+    if plan.threads == MOST_THREADS // 4 and own == 1 and _held(kernel, plan) + _states(kernel, plan) <= TWICE_HELD:
         own = 2
     plan = replace(plan, resident=choices.take("resident", own, range(1, min(2 * SUMMING_BLOCKS, 2 * own + 1))))
     if plan.persistent:
@@ -282,11 +282,15 @@ def _held(kernel: StridedRowKernel, plan: StridedRowSchedule) -> int:
     return raw + kept * plan.vector * plan.vectors_per_thread // 4
 
 
+def _states(kernel: StridedRowKernel, plan: StridedRowSchedule) -> int:
+    """Words of the states of its reductions."""
+    return sum(BY_KIND[r.kind].fields * r.expr.dtype.size for r in kernel.reduces) * plan.vector // 4
+
+
 def registers(kernel: StridedRowKernel, plan: StridedRowSchedule) -> int:
     """How many a thread needs, about."""
     held = _held(kernel, plan)
-    states = sum(BY_KIND[r.kind].fields * r.expr.dtype.size for r in kernel.reduces) * plan.vector // 4
-    return held + states + (OVERHEAD_OF_FEW_WORDS if held <= FEW_WORDS else OVERHEAD)
+    return held + _states(kernel, plan) + (OVERHEAD_OF_FEW_WORDS if held <= FEW_WORDS else OVERHEAD)
 
 
 def _shape(
@@ -327,7 +331,10 @@ def _shape(
         shape = wider
     wider = replace(shape, vector=2 * shape.vector)
     fits = wider.vector * least <= WIDE_READ_BYTES and _fits(per_thread, wider.vector * width, MOST_BYTES)
-    if rows == MOST_ROWS and fits and possible(wider.vector) and wider.blocks(m) >= MULTIPROCESSORS:
+    fits = fits and _exchanged(kernel, wider) <= STATIC
+    # Half as many blocks, twice as long each: not where that leaves more multiprocessors idle at the end.
+    takes_no_longer = 2 * -(-wider.blocks(m) // MULTIPROCESSORS) <= -(-shape.blocks(m) // MULTIPROCESSORS)
+    if rows == MOST_ROWS and fits and possible(wider.vector) and takes_no_longer:
         shape = wider
     widest = min(LARGEST_VECTOR, VECTOR_BYTES // least)
     vectors = [v for v in powers(1, widest) if possible(v) and _fits(per_thread, v * width, MOST_BYTES)]

@@ -14,7 +14,7 @@ import fusegen as fg
 from fusegen.fuse import strided_rows
 from fusegen.fuse.strided_rows import StridedRowKernel
 from tests.support import oracles, rows
-from tests.support.rows import planned_passes
+from tests.support.rows import planned, planned_passes
 
 pytestmark = pytest.mark.emulator
 
@@ -73,6 +73,25 @@ def test_who_shares_a_result_follows_from_its_elements_alone() -> None:
     assert found(8, 19, 512, 512) == found(1, 19, 8) == (1, 19)
     assert found(8, 150, 512, 512) == found(1, 150, 8) == (16, 12)
     assert found(8, 145, 64, 64) == found(8, 150, 64, 64)  # one text
+
+
+def test_many_threads_a_result_are_for_what_reads_it_again() -> None:
+    """A column kernel reads as little for reductions alone, and its threads wait for one another once."""
+
+    def kinds(function: Callable[..., Any]) -> list[str]:
+        return [k.schedule.template for k in planned(fg.op(function), torch.empty(284, 16384, dtype=torch.float16))]
+
+    assert kinds(lambda x: fg.logsumexp(x * 2.0, 0)) == ["column"]
+    assert kinds(lambda x: fg.softmax(x * 2.0, 0)) == ["strided_rows"]
+
+
+def test_threads_that_share_a_result_read_wider_where_blocks_come_out_even() -> None:
+    def width(results: int) -> tuple[int, int]:
+        (kernel,) = planned(fg.op(lambda x: fg.softmax(x, 0)), torch.empty(384, results, dtype=torch.bfloat16))
+        return kernel.schedule.vector, kernel.launch.grid[0]
+
+    assert width(16384) == (4, 256)  # two turns of twice the work, for four
+    assert width(12544) == (2, 392)  # three turns, not two of twice the work
 
 
 def test_images_are_taken_in_vectors_where_there_are_enough() -> None:
