@@ -13,6 +13,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "torch_functions.md"
 HEAD = """# Functions of torch and NumPy in a declaration
 
 A function of torch code is an op as it stands, wherever the language can say what it does: `@fg.op` above it is all.
+NumPy's functions have their own arguments here (`np.sum(x, axis=-1, keepdims=True)`).
 This page is printed by `tools/torch_functions.py` from the table that declarations use
 (fusegen/declare/torch_names.py). Functions that torch has sample inputs for are compared with torch under these
 (tests/declare/test_torch_functions.py).
@@ -27,8 +28,8 @@ This page is printed by `tools/torch_functions.py` from the table that declarati
 - `x.max(dim)` and `x.min(dim)`: elements that tie share the gradient of `values` evenly, as those of `torch.amax` do.
   torch's own gives all of it to one of them.
 - `x.dtype` is fusegen's: it compares equal to torch's of the same name (`==`, `in (torch.float16, ...)`), and
-  `torch.finfo(x.dtype)` takes it. It is none to `is`, to sets and to dicts. `isinstance(x, torch.Tensor)` is False in a
-  declaration: ask `torch.is_tensor(x)`.
+  `torch.finfo(x.dtype)` takes it. It is none to `is`, to sets and to dicts.
+- `torch.is_tensor(x)` and `isinstance(x, torch.Tensor)` are True in a declaration; `type(x) is torch.Tensor` is not.
 - `torch.zeros`, `ones`, `full`, `arange`, `eye`, `linspace`, `logspace` and `torch.tensor([0.5, 2])`, of 64 numbers at
   most, make tensors that no memory holds; `x.device` may be handed to them, and says nothing of itself.
 - `with torch.no_grad():` is `fg.stop_gradient` of what is computed within. `torch.autocast` within a declaration is not

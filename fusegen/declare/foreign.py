@@ -140,6 +140,15 @@ def called(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwarg
     if kwargs.get("inplace") and (args or "input" in kwargs):
         x = args[0] if args else kwargs["input"]
         return write(x, called(name, function, args, {**kwargs, "inplace": False}), name, to_own=True)
+    return _fitting(function, args, kwargs)
+
+
+def _fitting(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the function gives.
+
+    Raises:
+        DeclarationError: it takes other arguments.
+    """
     try:
         return in_memory(function, args, kwargs, function(*args, **kwargs))
     except TypeError as error:
@@ -199,7 +208,7 @@ def attach(names: Sequence[str]) -> None:
         name = f"{'linalg.' * ('linalg' in str(function.__module__))}{function.__name__}"
         found = _table().of_numpy(name)
         if found is not None:
-            return _table().call_numpy(found, function, args, kwargs)
+            return _fitting(found.function, *_table().numpy_arguments(found, function, args, kwargs))
         raise refuse(f"numpy.{name}", function.__name__)
 
     def writing(name: str) -> Callable[..., Any] | None:

@@ -55,6 +55,38 @@ def dot(input: Like, other: Like) -> Value:
     return products.matmul(x, y)
 
 
+@torchs("kron", numpy=["kron"])
+def kron(input: Like, other: Like) -> Value:
+    """Each element of ``x`` times all of ``y``, in its place."""
+    x, y = lift(input), lift(other)
+    rank = max(x.ndim, y.ndim)
+    x, y = (expand_dims(value, tuple(range(rank - value.ndim))) if value.ndim < rank else value for value in (x, y))
+    product = elementwise(
+        "mul", expand_dims(x, tuple(range(1, 2 * rank, 2))), expand_dims(y, tuple(range(0, 2 * rank, 2)))
+    )
+    for place in range(rank):
+        product = flatten(product, place, place + 1)
+    return product
+
+
+@torchs("nn.functional.bilinear")
+def bilinear(input1: Like, input2: Like, weight: Like, bias: Like | None = None) -> Value:
+    """``fg.sum((x @ w[k]) * y, -1)`` for each ``k``: ``torch.einsum("...i,kij,...j->...k", x, w, y)``."""
+    found = einsum("...i,kij,...j->...k", input1, weight, input2)
+    return found if bias is None else elementwise("add", found, bias)
+
+
+@torchs("renorm")
+def renorm(input: Like, p: float, dim: int, maxnorm: float) -> Value:
+    """``x`` divided by what the norm of a part along ``dim`` is too large by."""
+    value = lift(input)
+    place = one_axis(value, dim, "renorm")
+    others = tuple(at for at in range(value.ndim) if at != place)
+    length = reductions.norm(value, p, others, keepdims=True)
+    scale = elementwise("div", maxnorm, elementwise("add", length, 1e-7))
+    return elementwise("mul", value, elementwise("where", elementwise("gt", length, maxnorm), scale, 1))
+
+
 @torchs("linalg.vecdot")
 def vecdot(x: Like, y: Like, *, dim: int = -1) -> Value:
     """``fg.sum(x * y, axis)``."""
@@ -280,7 +312,7 @@ def _searched(what: str, edges: Value, value: Value, out_int32: bool, right: boo
     return cast(found, dtypes.int32) if out_int32 else found
 
 
-@torchs("isin")
+@torchs("isin", numpy=["isin"])
 def isin(elements: Like, test_elements: Like, *, assume_unique: bool = False, invert: bool = False) -> Value:
     """``fg.any(x[..., None] == y, -1)``, of a vector ``y``."""
     value, tests = lift(elements), lift(test_elements)
@@ -297,7 +329,7 @@ def isin(elements: Like, test_elements: Like, *, assume_unique: bool = False, in
 # -- einsum ------------------------------------------------------------------------------------------------------------
 
 
-@torchs("einsum", numpy=["einsum"])
+@torchs("einsum")
 def einsum(equation: str, *operands: Any) -> Value:
     """``x @ y`` where indices are added up of two tensors and each has one of its own, or one of them several and they
     share no other; else ``fg.sum(x * y)``; several tensors from the left."""

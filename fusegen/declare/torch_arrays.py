@@ -68,14 +68,14 @@ def _solid(value: Like) -> Value:
     return value if value.ndim > 2 else expand_dims(value, -1)
 
 
-@torchs("atleast_1d")
+@torchs("atleast_1d", numpy=["atleast_1d"])
 @shares("each")
 def atleast_1d(*tensors: Any) -> Value | tuple[Value, ...]:
     """``x``, with a dimension; of several each."""
     return _each(_vector, tensors)
 
 
-@torchs("atleast_2d")
+@torchs("atleast_2d", numpy=["atleast_2d"])
 @shares("each")
 def atleast_2d(*tensors: Any) -> Value | tuple[Value, ...]:
     """``x``, a vector as a row; of several each."""
@@ -146,7 +146,7 @@ def _split_along(name: str, place: int) -> Function:
 hsplit, vsplit, dsplit = (_split_along(f"{letter}split", place) for letter, place in (("h", 1), ("v", 0), ("d", 2)))
 
 
-@torchs("broadcast_tensors")
+@torchs("broadcast_tensors", numpy=["broadcast_arrays"])
 @shares("each")
 def broadcast_tensors(*tensors: Like) -> tuple[Value, ...]:
     """Each with the dimensions of all."""
@@ -255,7 +255,7 @@ def flipud(input: Like) -> Any:
     return library("flip")(input, 0)
 
 
-@torchs("rot90")
+@torchs("rot90", numpy=["rot90"])
 def rot90(input: Like, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
     """Turned in a plane: two dimensions exchanged, one of them in the other order."""
     first, second = dims
@@ -292,7 +292,7 @@ def reshape_as(input: Like, other: Like) -> Value:
 # -- differences, diagonals, windows -----------------------------------------------------------------------------------
 
 
-@torchs("diff")
+@torchs("diff", numpy=["diff"])
 def diff(input: Like, n: int = 1, dim: int = -1, prepend: Like | None = None, append: Like | None = None) -> Value:
     """``x[..., 1:] - x[..., :-1]``, ``n`` times."""
     # Of no differences nothing is put beside: torch hands back the tensor.

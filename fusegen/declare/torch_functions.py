@@ -45,11 +45,13 @@ class TorchFunction:
         names: below ``torch``: "exp", "special.expit", "nn.functional.gelu", or "Tensor.float" of a method alone.
         function: takes torch's arguments; its docstring is the expression.
         numpy: names below ``numpy`` of functions that are the same; their arguments are told in torch's words.
+        own_words: it is NumPy's alone, and takes NumPy's arguments.
     """
 
     names: tuple[str, ...]
     function: Function
     numpy: tuple[str, ...] = ()
+    own_words: bool = False
 
 
 # -- definitions with torch's arguments ------------------------------------------------------------------------------
@@ -683,7 +685,7 @@ def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Value, ...]:
     return split_by_size(value, -(-axis.find().size // chunks), dim)
 
 
-@torchs("split", "Tensor.split", numpy=["split"])
+@torchs("split", "Tensor.split")
 @shares("parts")
 def split_by_size(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Value, ...]:
     """``fg.split(x, count, axis)``; parts of several sizes are made of such."""

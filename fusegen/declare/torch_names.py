@@ -14,14 +14,14 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fusegen.core import dtypes
-from fusegen.core.errors import DeclarationError
 from fusegen.declare import (
+    numpy_functions,
     torch_algebra,
     torch_arrays,
     torch_blocks,
     torch_indexing,
     torch_kinds,
+    torch_losses,
     torch_made,
     torch_numbers,
     torch_random,
@@ -29,13 +29,12 @@ from fusegen.declare import (
     torch_windows,
 )
 from fusegen.declare.language import TABLE_FUNCTIONS
-from fusegen.declare.memory import in_memory
 from fusegen.declare.torch_functions import DEFINED, Function, TorchFunction, library
-from fusegen.declare.value import Like, cast, current, lift, plain_number
+from fusegen.declare.value import Like
 
 # Their definitions are among those below.
 assert torch_algebra and torch_arrays and torch_blocks and torch_indexing and torch_made and torch_numbers
-assert torch_kinds and torch_random and torch_scans and torch_windows
+assert torch_kinds and torch_random and torch_scans and torch_windows and torch_losses and numpy_functions
 
 # Functions of the language that torch calls otherwise, too, or NumPy does.
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -224,34 +223,29 @@ def of_numpy(name: str) -> TorchFunction | None:
 # NumPy's variances divide by the number of elements.
 _NUMPY_DEFAULTS: dict[str, dict[str, Any]] = {"var": {"correction": 0}, "std": {"correction": 0}}
 _NUMPY_WORDS = {
-    "a": "input", "x": "input", "arr": "input", "m": "input", "ary": "tensor", "axis": "dim", "keepdims": "keepdim",
-    "ddof": "correction", "a_min": "min", "a_max": "max", "indices_or_sections": "split_size_or_sections",
-    "arrays": "tensors", "axis1": "dim0", "axis2": "dim1", "y": "other", "b": "other",
+    "a": "input", "x": "input", "arr": "input", "m": "input", "axis": "dim", "axes": "dims", "keepdims": "keepdim",
+    "ddof": "correction", "a_min": "min", "a_max": "max", "arrays": "tensors", "axis1": "dim0", "axis2": "dim1",
+    "y": "other", "b": "other", "element": "elements",
 }  # fmt: skip
 
 
-def call_numpy(entry: TorchFunction, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A function of NumPy's, whose arguments have NumPy's names."""
+# Not written in Python, so that older ones have no signature; or of any number of tensors.
+_AS_GIVEN = ("dot", "inner", "concatenate", "where", "vdot", "atleast_1d", "atleast_2d", "broadcast_arrays")
+
+
+def numpy_arguments(
+    entry: TorchFunction, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a function of NumPy's, as ``entry.function`` takes them."""
     name = function.__name__
-    if name in ("concatenate", "where", "dot", "inner"):  # not written in Python: older ones have no signature
-        return entry.function(*args, **spelled(kwargs))
-    if name == "einsum":  # its operands have no names, and the order of its products is the language's
-        found = entry.function(*args, **{key: value for key, value in kwargs.items() if key != "optimize"})
-        own = functools.reduce(dtypes.join, (lift(value).dtype for value in args[1:]))
-        return cast(found, own)  # NumPy's sums of bytes are bytes there
+    if entry.own_words or name in _AS_GIVEN:
+        return args, _told(kwargs if entry.own_words else spelled(kwargs))
     bound = inspect.signature(function).bind(*args, **kwargs).arguments
     given = _NUMPY_DEFAULTS.get(name, {}) | {_NUMPY_WORDS.get(key, key): value for key, value in bound.items()}
+    return (), _told(given)
+
+
+def _told(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what says nothing: ``out=None``, and NumPy's own "no value"."""
     no_value = getattr(importlib.import_module("numpy"), "_NoValue", None)
-    given = {
-        key: value for key, value in given.items() if value is not no_value and not (key == "out" and value is None)
-    }
-    if name == "split":  # into so many parts, or at these places
-        count = plain_number(given["split_size_or_sections"])
-        if not isinstance(count, int):
-            raise DeclarationError(
-                f"{current().where}, numpy.split", given=f"places {count!r}", expected="the number of equal parts",
-                fix="split it outside, and pass the parts",
-            )  # fmt: skip
-        size = given["tensor"].shape[given.get("dim", 0)]
-        given["split_size_or_sections"] = [size // count if count > 0 else 0] * count
-    return in_memory(entry.function, (), given, entry.function(**given))
+    return {key: value for key, value in given.items() if value is not no_value and (key != "out" or value is not None)}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from fusegen.core.errors import DeclarationError
-from fusegen.declare import random_numbers
+from fusegen.declare import random_numbers, reductions
+from fusegen.declare.language import stop_gradient
 from fusegen.declare.memory import shares
 from fusegen.declare.torch_functions import torchs
-from fusegen.declare.value import Like, Value, current, elementwise, lift
+from fusegen.declare.value import Like, Value, cast, current, elementwise, lift
 
 
 @torchs("nn.functional.dropout")
@@ -37,6 +38,20 @@ def feature_dropout(input: Like, p: Like = 0.5, training: bool = True, inplace: 
 def alpha_dropout(input: Like, p: Like = 0.5, training: bool = False, inplace: bool = False) -> Value:
     """``fg.alpha_dropout(x, p)``."""
     return random_numbers.alpha_dropout(input, p, training)
+
+
+@torchs("nn.functional.gumbel_softmax")
+def gumbel_softmax(logits: Like, tau: Like = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Value:
+    """``fg.softmax((x - fg.log(-fg.log(fg.rand_like(x)))) / tau, axis)``; hard: the largest is 1, with its gradient."""
+    value = lift(logits)
+    waited = elementwise("neg", elementwise("log", random_numbers.rand_like(value)))
+    noisy = elementwise("sub", value, elementwise("log", waited))
+    soft = reductions.softmax(elementwise("div", noisy, tau), dim)
+    if not hard:
+        return soft
+    row = reductions.index(soft, dim)
+    largest = cast(elementwise("eq", row, reductions.argmax(soft, dim, True)), soft.dtype)
+    return elementwise("add", elementwise("sub", largest, stop_gradient(soft)), soft)
 
 
 @torchs("rand_like")

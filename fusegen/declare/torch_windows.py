@@ -10,7 +10,7 @@ from typing import Any
 from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.declare import creation, indexing, reductions
 from fusegen.declare.torch_arrays import unfold
-from fusegen.declare.torch_functions import Function, flatten_dims, library, permute, torchs, unflatten_dim
+from fusegen.declare.torch_functions import Function, flatten_dims, library, movedim, permute, torchs, unflatten_dim
 from fusegen.declare.value import Like, Value, current, elementwise, lift, plain_number, shape_of, wrong_dtype
 
 Sizes = int | Sequence[int | None] | None
@@ -159,6 +159,21 @@ for _rank in (1, 2, 3):
     torchs(f"max_pool{_rank}d", f"nn.functional.max_pool{_rank}d")(_largest_pool(_rank))
     torchs(f"nn.functional.adaptive_avg_pool{_rank}d")(_adaptive(_rank, "avg"))
     torchs(f"nn.functional.adaptive_max_pool{_rank}d")(_adaptive(_rank, "max"))
+
+
+@torchs("nn.functional.local_response_norm")
+def local_response_norm(input: Like, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Value:
+    """``x / (k + alpha * s) ** beta``, ``s`` being the mean square of the channels around, 0 beyond the ends."""
+    value = lift(input)
+    if value.ndim < 3:
+        raise ShapeError(
+            f"{current().where}, local_response_norm", given=shape_of(value), expected="three dimensions or more",
+            fix="add dimensions of size one: x[None]",
+        )  # fmt: skip
+    squares = movedim(elementwise("mul", value, value), 1, -1)
+    around = library("pad")(squares, (size // 2, (size - 1) // 2), "constant", 0)
+    mean = movedim(reductions.mean(unfold(around, -1, size, 1), -1), -1, 1)
+    return elementwise("div", value, elementwise("pow", elementwise("add", elementwise("mul", mean, alpha), k), beta))
 
 
 # -- pixels elsewhere --------------------------------------------------------------------------------------------------

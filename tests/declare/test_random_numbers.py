@@ -476,3 +476,19 @@ def test_the_command_line_draws_a_seed_for_any_op() -> None:
 def test_every_stage_shows_the_draw() -> None:
     text = dropped.show(torch.ones(64, 64), 0.25)
     assert "uniform(seed, 0, index(d0), index(d1))" in text and "fg::assume_multiple<4>(j1);" in text
+
+
+def test_a_gumbel_softmax_is_a_softmax_of_noise_and_hard_the_largest_of_it() -> None:
+    @fg.op(random=True)
+    def sampled(x: Any, hard: fg.Const = False) -> Any:
+        return F.gumbel_softmax(x, tau=0.5, hard=hard)
+
+    x = torch.randn(40, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(DEVICE).requires_grad_()
+    noise = -torch.log(-torch.log(uniform(x.detach(), seed=3)))
+    expected = ((x + noise) / 0.5).softmax(-1)
+    soft, hard = sampled(x, seed=3), sampled(x, True, seed=3)
+    torch.testing.assert_close(soft, expected)
+    assert torch.equal(hard.round(), F.one_hot(expected.argmax(-1), 5).double())
+    weight = torch.rand_like(x)
+    found, wanted = (torch.autograd.grad(y, x, weight)[0] for y in (hard, expected))
+    torch.testing.assert_close(found, wanted)
