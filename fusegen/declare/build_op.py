@@ -200,7 +200,7 @@ def _results(tracer: Tracer, returned: Any) -> tuple[list[Result], str]:
     many = isinstance(returned, (tuple, list))
     items = list(returned) if many else [returned]
     if not items:
-        raise _nothing(tracer, "nothing" if many else repr(returned))
+        raise _nothing(tracer, returned)
     outputs: list[Result] = []
     for position, item in enumerate(items):
         if isinstance(item, Value) and item.packed is not None:
@@ -211,18 +211,25 @@ def _results(tracer: Tracer, returned: Any) -> tuple[list[Result], str]:
         elif isinstance(plain_number(item), (Value, bool, int, float)):
             outputs.append((lift(item), None))
         else:
-            raise _nothing(tracer, f"a {type(item).__name__}")
+            raise _nothing(tracer, item, among=many)
     check_written(tracer, [value.expr for value, _ in outputs])
     return outputs, "tuple" if many else "one"
 
 
-def _nothing(tracer: Tracer, given: str) -> DeclarationError:
+def _nothing(tracer: Tracer, given: Any, among: bool = False) -> DeclarationError:
+    if isinstance(given, Mapping):
+        fix = "return a tuple of its values, and put them under their names where the op is called"
+    elif isinstance(given, (tuple, list)) and among:
+        fix = "return one tuple of all results"
+    elif given is None and among:
+        fix = "leave None away, and put it beside the results where the op is called"
+    else:
+        fix = "return the expression that the op computes"
+    said = "nothing" if given is None or given in ((), []) else f"a {type(given).__name__}"
     return DeclarationError(
-        tracer.where,
-        given=f"{given} returned",
-        expected="a symbolic tensor, or a tuple of them",
-        fix="return the expression that the op computes",
-    )
+        f"{tracer.where}{tracer.left_at}", given=f"{'None' if given is None and among else said} returned",
+        expected="a symbolic tensor, or a tuple of them", fix=fix,
+    )  # fmt: skip
 
 
 def _reduce_names(

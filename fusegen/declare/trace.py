@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from fusegen.core import dtypes
@@ -17,6 +17,7 @@ from fusegen.core.errors import DeclarationError, FusegenError
 from fusegen.core.ir import Op, Operand, Scalar, walk
 from fusegen.declare.axes import AxisVar
 from fusegen.declare.build_op import build_op
+from fusegen.declare.instances import asked_in
 from fusegen.declare.meeting import met_apart
 from fusegen.declare.value import FEW_BLOCKS, MOST_BLOCKS, Tracer, Value, cast, tracing
 
@@ -210,10 +211,16 @@ def _with_line(error: FusegenError, codes: set[Any]) -> FusegenError:
     if not users:  # an op of the library: its lines are not the user's
         return error
     code, line = users[-1]
-    name = os.path.basename(code.co_filename)
-    place = f", line {line}" if name in error.where else f" ({name}, line {line})"
-    found = type(error)(error.where + place, given=error.given, expected=error.expected, fix=error.fix)
+    found = type(error)(
+        error.where + _line(error.where, code, line), given=error.given, expected=error.expected, fix=error.fix
+    )
     return found.with_traceback(error.__traceback__)
+
+
+def _line(where: str, code: CodeType, line: int) -> str:
+    """A line, behind ``where``, which may name its file."""
+    name = os.path.basename(code.co_filename)
+    return f", line {line}" if name in where else f" ({name}, line {line})"
 
 
 def called(function: Callable[..., Any], values: Mapping[str, Any], listed: Sequence[str] = ()) -> Any:
@@ -270,13 +277,14 @@ class _LocalNames:
     intermediates (``rstd``). What a called function's arguments are has names where it is called."""
 
     def __init__(self, tracer: Tracer) -> None:
-        self.tracer = tracer
+        self.tracer, self.asked = tracer, asked_in()
 
     def __enter__(self) -> None:
         self.outer: Any = sys.getprofile()
         sys.setprofile(self._on_event)
 
     def __exit__(self, *_: object) -> None:
+        self.asked.leave()
         if hasattr(self.outer, "enable"):  # cProfile, which does not let itself be set again
             sys.setprofile(None)
             self.outer.enable()
@@ -285,9 +293,13 @@ class _LocalNames:
 
     def _on_event(self, frame: FrameType, event: str, argument: Any) -> None:
         if event != "return":
+            if event == "call" and id(frame.f_globals) not in self.asked.seen:
+                self.asked.met(frame.f_globals, _is_library(frame.f_code.co_filename))
             return
         code = frame.f_code
         is_op = code in self.tracer.codes
+        if is_op:  # the last one to return is the one that is traced
+            self.tracer.left_at = _line(self.tracer.where, code, frame.f_lineno)
         if not is_op and _is_library(code.co_filename):
             return
         given = () if is_op else code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]

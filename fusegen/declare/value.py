@@ -112,6 +112,7 @@ class Tracer:
     overwritten: dict[str, Expr] = field(default_factory=dict)  # What was written to arguments (declare/memory).
     # What is read once more where a tensor meets itself (declare/meeting, which reads, and reads are made of values).
     apart: Callable[[Sequence[Value], str], Sequence[Value]] = lambda values, _: values
+    left_at: str = ""  # The line that the declaration returned from.
     began: tuple[Any, ...] = ()  # Code objects of the trace itself: what is on the stack behind them is its caller's.
 
     def tensors(self) -> list[tuple[str, Dims]]:

@@ -198,9 +198,33 @@ WRONG: dict[str, tuple[Call, type[Exception], type[Exception], str, str, str]] =
         lambda: made(lambda x: None)(X),
         fg.DeclarationError,
         TypeError,
-        "a NoneType returned",
+        "nothing returned",
         "symbolic",
         "return",
+    ),
+    "None among results": (
+        lambda: made(lambda x: (x, None))(X),
+        fg.DeclarationError,
+        TypeError,
+        "None returned",
+        "symbolic",
+        "leave None away",
+    ),
+    "a dict returned": (
+        lambda: made(lambda x: {"y": x})(X),
+        fg.DeclarationError,
+        TypeError,
+        "a dict returned",
+        "symbolic",
+        "a tuple of its values",
+    ),
+    "a tuple in a tuple": (
+        lambda: made(lambda x: (x, (x, x)))(X),
+        fg.DeclarationError,
+        TypeError,
+        "a tuple returned",
+        "symbolic",
+        "one tuple of all",
     ),
     "an empty tuple": (
         lambda: made(lambda x: ())(X),
@@ -360,6 +384,18 @@ def test_wrong_calls_and_declarations_are_explained(name: str) -> None:
     assert str(error).splitlines()[1:] and all(
         line.startswith(("  given:    ", "  expected: ", "  fix:      ")) for line in str(error).splitlines()[1:4]
     )
+
+
+def test_what_is_no_result_is_refused_at_its_line() -> None:
+    def first(x: Any) -> Any:
+        return x + 1
+
+    def second(x: Any) -> Any:
+        y = made(first)(x)
+        return {"y": y}
+
+    with pytest.raises(fg.DeclarationError, match=f"test_errors.py, line {second.__code__.co_firstlineno + 2}"):
+        made(second)(X)
 
 
 def test_errors_of_a_declaration_say_where_it_is() -> None:
