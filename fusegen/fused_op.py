@@ -274,7 +274,8 @@ class FusedOp(Generic[P, R_co]):
             return self.declaration.scalar_spec(name, value)
         framework = entry.framework_of(value)
         if framework is None:
-            return value
+            known = entry.described(value)
+            return value if known is None else TensorSpec(*known)
         return TensorSpec(framework.dtype(name, value), tuple(value.shape))
 
     def overload(self, /, *args: Any, **kwargs: Any) -> torch._ops.OpOverload:

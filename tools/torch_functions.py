@@ -10,7 +10,7 @@ from pathlib import Path
 from fusegen.declare import torch_names
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "torch_functions.md"
-HEAD = """# Functions of torch and NumPy in a declaration
+HEAD = """# Functions of torch, NumPy and JAX in a declaration
 
 A function of torch code is an op as it stands, wherever the language can say what it does: `@fg.op` above it is all.
 NumPy's functions have their own arguments here (`np.sum(x, axis=-1, keepdims=True)`).
@@ -39,7 +39,9 @@ This page is printed by `tools/torch_functions.py` from the table that declarati
   argument is its caller's: methods and items of one are refused, `x += y` and `inplace=True` write a copy of it.
 - A `torch.autograd.Function` is refused: declare the gradient of an op instead.
 - Products are of floats: `matmul` of integers is refused.
-- JAX's functions do not ask what they are given, so the error is JAX's: use the language's, whose names are the same.
+- `jax.numpy` has NumPy's functions here (`jnp.sum(x, axis=-1)`), and `jax.nn`, `jax.lax` and `jax.scipy.special` have
+  JAX's that the language can say. Call them by their modules' names: after `from jax.numpy import exp` it is JAX's own,
+  which is refused. A function in `jax.jit`, `vmap` or `grad` is, too: transform what calls the op.
 
 What is not here is refused. The error says where, and what comes nearest.
 

@@ -39,7 +39,7 @@ _FIXES = {
             "cholesky", "cholesky_ex", "cholesky_solve", "cholesky_inverse", "inv", "inv_ex", "inverse", "solve",
             "solve_triangular", "triangular_solve", "svd", "svdvals", "eig", "eigh", "eigvals", "eigvalsh", "qr", "lu",
             "lu_factor", "lu_solve", "det", "slogdet", "logdet", "pinv", "pinverse", "matrix_exp", "matrix_power",
-            "matrix_rank", "lstsq", "cond",
+            "matrix_rank", "lstsq",
         ),
         "do it outside, between two ops: of matrices there are products, sums and norms here",
     ),
@@ -64,6 +64,12 @@ _FIXES = {
         ("cpu", "cuda", "is_cuda", "stride", "layout", "is_contiguous", "data_ptr", "requires_grad"),
         "ask the argument, outside the op: a declaration is for every device and layout",
     ),
+    **dict.fromkeys(
+        ("scan", "fori_loop", "while_loop", "associative_scan"),
+        "write a Python loop, which is unrolled, or use fg.cumsum, fg.cumprod, fg.linear_recurrence",
+    ),
+    **dict.fromkeys(("cond", "switch"), "use fg.where(condition, a, b): both are computed"),
+    "at": "write y = x.clone(), and y[...] = ...; places that indices tell are fg.scatter and fg.scatter_reduce",
     **dict.fromkeys(("backward", "grad"), "differentiate what the op returns, outside it: gradients are derived"),
 }  # fmt: skip
 
@@ -160,6 +166,29 @@ def _fitting(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
         raise problem from None
 
 
+# Attributes of torch's tensors that are methods as well, or what these give.
+_ATTRIBUTES = {"data": "detach", "real": "positive", "mH": "adjoint", "H": "t"}
+_of_language: list[str] = []  # The names of its functions.
+
+
+def fix(name: str) -> str:
+    """What comes nearest to a function, a method or an attribute that is not known."""
+    if name in _of_language:
+        return f"use fusegen's function: fg.{name}"
+    if name.endswith("_") and name not in _FIXES:
+        return f"write x = ..., with what .{name.rstrip('_')} would return"
+    name = name.removeprefix("linalg_").removeprefix("special_")
+    if name in _FIXES:
+        return _FIXES[name]
+    known = [*_of_language, *(f"torch.{n}" for e in _table().table() for n in e.names if not n.startswith("Tensor."))]
+    own = [each for each in known if each.rpartition(".")[2] == name]
+    if own:  # NumPy's or JAX's of other arguments
+        return f"use {own[0]}"
+    near = difflib.get_close_matches(name, _of_language, n=1, cutoff=0.8)
+    listed = "see `fusegen list --functions` for fg.NAME, `fusegen list` for fg.ops.NAME, or compose it of operators"
+    return f"did you mean {near[0]}? Or {listed}" if near else listed
+
+
 def attach(names: Sequence[str]) -> None:
     """Give symbolic tensors the hooks that torch and NumPy ask, and answers to unknown names.
 
@@ -167,17 +196,7 @@ def attach(names: Sequence[str]) -> None:
         names: the language's functions.
     """
 
-    def fix(name: str) -> str:
-        if name in names:
-            return f"use fusegen's function: fg.{name}"
-        if name.endswith("_") and name not in _FIXES:
-            return f"write x = ..., with what .{name.rstrip('_')} would return"
-        name = name.removeprefix("linalg_").removeprefix("special_")
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
-        listed = (
-            "see `fusegen list --functions` for fg.NAME, `fusegen list` for fg.ops.NAME, or compose it of operators"
-        )
-        return _FIXES.get(name) or (f"did you mean {near[0]}? Or {listed}" if near else listed)
+    _of_language.extend(names)
 
     def refuse(given: str, name: str) -> DeclarationError:
         return DeclarationError(
@@ -221,6 +240,8 @@ def attach(names: Sequence[str]) -> None:
             return getattr(self, name)
         if name.startswith("_"):  # other libraries look for their protocols
             raise AttributeError(name)
+        if name in _ATTRIBUTES and isinstance(self, Value):
+            return called(name, _table().method_of(_ATTRIBUTES[name]).function, (self,), {})
         found = _table().method_of(name) if isinstance(self, Value) else None
         if found is not None:
             return lambda *args, **kwargs: called(name, found.function, (self, *args), kwargs)
@@ -232,7 +253,15 @@ def attach(names: Sequence[str]) -> None:
             fix=fix(name),
         )  # fmt: skip
 
+    def array(self: Value, *_: Any, **options: Any) -> Any:
+        raise DeclarationError(
+            self.tracer.where if self.tracer else "fusegen", given="a symbolic tensor as an array of NumPy's",
+            expected="functions that take tensors: inside an op there are no values yet",
+            fix="compute with the tensor itself: NumPy's functions take it",
+        )  # fmt: skip
+
     hooks = {
+        "__array__": array,
         "__torch_function__": classmethod(torch_function), "__array_ufunc__": array_ufunc,
         "__array_function__": array_function, "__getattr__": unknown,
     }  # fmt: skip

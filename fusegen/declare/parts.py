@@ -512,6 +512,11 @@ def merged(value: Value, first: int) -> Value:
     return _read_as_one(value, first, first + 1)
 
 
+def read_anew(value: Value, place: int) -> Value:
+    """A dimension that may be seen in any groups, whatever groups it is in: each element is read at its place."""
+    return _read_as_one(value, place, place)
+
+
 def _read_as_one(value: Value, start: int, end: int) -> Value:
     """Dimensions as one of its own, each of whose elements is read at its place."""
     from fusegen.declare.creation import axis_of  # which need sums, and they these

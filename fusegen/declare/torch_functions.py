@@ -17,7 +17,7 @@ from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.declare import creation, language, products, reductions
 from fusegen.declare.language import expand_dims
 from fusegen.declare.memory import shares
-from fusegen.declare.parts import concat, flatten, merged, pieces, split, unflatten
+from fusegen.declare.parts import concat, flatten, merged, pieces, read_anew, split, unflatten
 from fusegen.declare.value import (
     Like,
     SizeOf,
@@ -520,6 +520,13 @@ def transpose(input: Like, dim0: int, dim1: int) -> Value:
     return products.transpose(input, dim0, dim1)
 
 
+@torchs("adjoint")
+@shares("view")
+def adjoint(input: Like) -> Value:
+    """``x.mT``."""
+    return transpose(input, -2, -1)
+
+
 @torchs("t")
 @shares("view")
 def t(input: Like) -> Value:
@@ -601,7 +608,10 @@ def _reshaped(value: Value, sizes: Sequence[int]) -> Value:
     while place < len(sizes):
         own, wanted = value.sizes[place], sizes[place]
         if own > wanted and own % wanted == 0:
-            value = unflatten(value, place, (wanted, -1))
+            try:
+                value = unflatten(value, place, (wanted, -1))
+            except DeclarationError:  # it is in other groups: elements are counted
+                value = unflatten(read_anew(value, place), place, (wanted, -1))
         elif own < wanted:
             value = flatten(value, place, place + 1)
             continue

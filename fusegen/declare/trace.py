@@ -150,9 +150,9 @@ class _Trace:
     def run(self, function: Callable[[Mapping[str, Any]], Any]) -> Op:
         """The Op that it declares."""
         tracer, scalars = self.tracer, list[Scalar]()
-        from fusegen.declare.torch_made import standing_in  # which is made of the language, and this is below it
+        from fusegen.declare import jax_functions, torch_made  # which are made of the language, and this is below it
 
-        with tracing(tracer), standing_in(), _LocalNames(tracer):
+        with tracing(tracer), torch_made.standing_in(), jax_functions.standing_in(), _LocalNames(tracer):
             values = {key: _symbolic(tracer, scalars, key, given, self.double) for key, given in self.arguments.items()}
             values = {key: _autocast(value, self.autocast) for key, value in values.items()}
             try:
@@ -168,7 +168,26 @@ class _Trace:
             except AttributeError as error:
                 _explain(tracer, self.arguments, error)
                 raise
+            except (TypeError, ValueError, RuntimeError) as error:
+                if _SYMBOLIC not in str(error):
+                    raise
+                raise _with_line(_unknown_to_a_library(tracer, error), self.codes) from error
         return build_op(tracer, self.name, self.declared, scalars, returned, self.doc)
+
+
+_LIBRARIES = ("torch", "numpy", "jax")
+# How other libraries name what they were given, and do not know.
+_SYMBOLIC = f"{Value.__module__}.{Value.__qualname__}"
+
+
+def _unknown_to_a_library(tracer: Tracer, error: Exception) -> DeclarationError:
+    """An error of another library's, which was given a symbolic tensor."""
+    said = str(error).partition("\n")[0]
+    return DeclarationError(
+        tracer.where, given=f"a symbolic tensor, to a function that asks for values: {said:.300}",
+        expected="functions of fusegen, torch, NumPy and JAX, under their modules' names: jnp.exp(x)",
+        fix="call the language's (fg.exp), or transform the op from outside: torch.func.vmap(op), torch.compile of it",
+    ).with_traceback(error.__traceback__)  # fmt: skip
 
 
 # Where no declaration of a user's is.
@@ -184,7 +203,7 @@ def _is_library(file: str) -> bool:
     of torch and NumPy, and of Python's own modules."""
     if file.startswith(_OPS):
         return False
-    modules = (sys.modules[name].__file__ for name in ("torch", "numpy") if name in sys.modules)
+    modules = (getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARIES)
     folders = [os.path.join(os.path.dirname(module), "") for module in modules if module]
     is_installed = "site-packages" in file or "dist-packages" in file  # which may lie below Python's own modules
     is_pythons = file.startswith(os.path.join(os.path.dirname(os.__file__), "")) and not is_installed
@@ -201,7 +220,7 @@ def _with_line(error: FusegenError, codes: set[Any]) -> FusegenError:
     first = next((at for at, (code, _) in enumerate(frames) if code in codes), None)
     if first is None or ", line " in error.where:
         return error
-    libraries = [sys.modules[name].__file__ for name in ("torch", "numpy") if name in sys.modules]
+    libraries = [getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARIES]
     others = (*_NOT_USERS, *(os.path.join(os.path.dirname(file), "") for file in libraries if file))
     users = []
     for code, line in frames[first:]:

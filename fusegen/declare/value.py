@@ -334,7 +334,7 @@ class Value(Tensor):
     __bool__ = _no_python_value(
         "the truth", "use fg.where(condition, a, b); to branch on an argument while tracing annotate it `: fg.Const`"
     )
-    __float__ = _no_python_value("the float value", "use fusegen's function (fg.exp) instead of math's")
+    __float__ = _no_python_value("the float value", "compute with the tensor; fg.exp(x) instead of math's")
     __int__ = _no_python_value("the int value", "use .to(fg.int64)")
     __index__ = _no_python_value("the int value", "annotate the argument `: fg.Const`")
 
@@ -469,7 +469,8 @@ def lift(value: Any) -> Value:
     raise DeclarationError(
         current().where, given=f"a {module}{type(value).__qualname__} inside the declaration",
         expected="symbolic tensors and Python numbers",
-        fix="pass it to the op as an argument" if tensor else "compute with tensors and numbers only",
+        fix="pass it to the op as an argument" if tensor
+        else "test it with `is None`" if value is None else "compute with tensors and numbers only",
     )  # fmt: skip
 
 

@@ -226,7 +226,10 @@ def _info(name: str, value: Any) -> TensorInfo | None:
     if isinstance(value, TensorSpec):
         return TensorInfo(value.shape, row_major(value.shape), value.dtype, 0, "cpu")
     framework = entry.framework_of(value)
-    return None if framework is None else framework.info(name, value)
+    if framework is None:  # of a library without an adapter, or no tensor
+        known = entry.described(value)
+        return known and TensorInfo(known[1], row_major(known[1]), known[0], 0, "cpu")
+    return framework.info(name, value)
 
 
 def differentiable(op: Op) -> tuple[str, ...]:

@@ -47,6 +47,12 @@ def enter(op: str, values: dict[str, Any]) -> tuple[frameworks.Framework, dict[s
     return next(iter(found.values())), values, lambda result: result
 
 
+def described(value: Any) -> tuple[dtypes.DType, tuple[int, ...]] | None:
+    """The dtype and the shape of a tensor of a library without an adapter; None for what is none."""
+    dtype = dtypes.BY_NAME.get(str(getattr(value, "dtype", None)))
+    return (dtype, tuple(value.shape)) if dtype is not None and hasattr(value, "__dlpack__") else None
+
+
 def _through_dlpack(
     op: str, values: dict[str, Any], foreign: dict[str, Any], known: dict[str, frameworks.Framework]
 ) -> tuple[frameworks.Framework, dict[str, Any], Callable[[Any], Any]]:

@@ -382,11 +382,12 @@ def test_views_of_packed_arguments_and_packed_results() -> None:
 @pytest.mark.parametrize(
     ("function", "fix"),
     [
-        (lambda x, w: np.transpose(x) * w, "fg.transpose"),
-        (lambda x, w: np.select([x > 0], [x], w), "fusegen list"),
+        (lambda x, w: np.bincount(x) * w, "fg.bincount"),
+        (lambda x, w: np.piecewise(x, [x > 0], [w]), "fusegen list"),
         (lambda x, w: np.sort(x) * w, "outside the op"),
-        (lambda x, w: np.kron(x, w), "fusegen list"),
-        (lambda x, w: np.tensordot(x, w), "fusegen list"),
+        (lambda x, w: np.convolve(x, w), "fusegen list"),
+        (lambda x, w: np.lexsort((x, w)), "fusegen list"),
+        (lambda x, w: np.fliplr(x) + np.nanstd(w), "fusegen list"),
         (lambda x, w: torch.linalg.inv(x) @ w, "between two ops"),
     ],
 )

@@ -429,6 +429,25 @@ def test_no_dimension_named_is_what_it_is_in_torch(name: str) -> None:
         torch.testing.assert_close(ours, counts.sum(dtype=dtype))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.reshape(4, 3),
+        lambda x: x.view(2, 6).sum(0) + x.view(6, 2).sum(1),
+        lambda x: (x * 2).view(6, 2).view(4, 3).exp(),
+        lambda x: x.view(2, 2, 3) + x.view(4, 3)[:2].view(1, 2, 3),
+        lambda x: x.reshape(12)[1:].sum() + x.view(4, 3).softmax(-1),
+        lambda x: x.data * x.mH.mT + x.H.T * x.adjoint().T * x.real,
+    ],
+)
+def test_any_shape_of_as_many_elements(function: Callable[..., Any]) -> None:
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    found, expected = fg.op(function, name="reshaped")(x), function(x)
+    torch.testing.assert_close(found, expected)
+    ours, theirs = (torch.autograd.grad(y.square().sum(), x)[0] for y in (found, expected))
+    torch.testing.assert_close(ours, theirs)
+
+
 # -- NumPy -----------------------------------------------------------------------------------------------------------
 
 
@@ -579,6 +598,10 @@ def test_other_threads_have_torchs_own_meanwhile() -> None:
         (lambda x: torch.exp(x) + torch.randperm(4), "Tensor inside the declaration"),
         (lambda x: np.sort(x), "numpy.sort"),
         (lambda x: fg.concat(x, x), r"fg\.concat\(\[a, b\], axis\)"),
+        (lambda x: torch.func.vmap(torch.exp)(x), "transform the op from outside"),
+        (lambda x: np.asarray(x), "NumPy's functions take it"),
+        (lambda x: x + (x == None), "is None"),  # noqa: E711
+        (lambda x: np.stack([x, x], 0) + np.vander(x[0]), r"numpy\.vander"),
         (lambda x: x.maximum(others=x), "unexpected keyword argument 'others'"),
     ],
 )
