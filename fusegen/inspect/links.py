@@ -48,7 +48,7 @@ def links_of(planned: ScheduledKernel) -> list[Link]:
     while not names.settle(code):
         code = marked(kernel, planned.schedule, names)
     assert unmarked(code) == planned.rendered.body, f"{kernel.name}: the text is not that of its schedule"
-    return _Reader(planned, names).read(code)
+    return Reader(planned, names).read(code)
 
 
 def folded(kernel: Kernel, links: Sequence[Link]) -> dict[int, str]:
@@ -79,7 +79,7 @@ class _Token:
         return "".join(letter for letter in self.text if not letter.isascii())
 
 
-class _Reader:
+class Reader:
     """Reads the marked text of one kernel, and of the one that combines what it splits."""
 
     def __init__(self, planned: ScheduledKernel, names: Names) -> None:
@@ -114,6 +114,13 @@ class _Reader:
                     things = dict.fromkeys((*lines[line].things, *link.things))
                     lines[line] = Link(tuple(things), lines[line].computes or link.computes)
         return lines
+
+    def link(self, line: str) -> Link:
+        """What a line of a kernel program as people read it (kernel_program/outline) is for."""
+        tokens = [_Token(word, 0) for word in _TOKEN.findall(line) if not word.startswith("#")]
+        if not tokens or tokens[0].text in (*_CONDITIONS, *_NO_EFFECT, "else") or tokens[-1].text == ":":
+            return Link()
+        return self._link(tokens)
 
     def _linked(self, tokens: Sequence[_Token]) -> Iterator[tuple[Sequence[_Token], Link]]:
         """The parts of a statement that are for something."""

@@ -16,6 +16,7 @@ from fusegen.fuse.products import Product
 from fusegen.inspect.links import Link, folded, links_of
 from fusegen.inspect.page_style import SCRIPT, STYLE
 from fusegen.inspect.passes import Inspected, Pass, Stage, source_of, stages_of, things_of
+from fusegen.inspect.programs import program_lines
 from fusegen.pipeline import ScheduledKernel
 
 # Characters that HTML has no place for, escaped or not.
@@ -154,7 +155,7 @@ def _cost_html(cost: CostTable) -> str:
 def _pass_html(shown: ShownPass, name: str, own: Sequence[_Panel]) -> str:
     panels = _Page(shown.item, name).panels() if shown.with_stages else {}
     columns = [[*own, *panels.get("op", []), *panels.get("split", []), *panels.get("rewritten", [])]]
-    columns += [[*panels.get("fused", []), *panels.get("scheduled", [])]]
+    columns += [[*panels.get("fused", []), *panels.get("scheduled", []), *panels.get("program", [])]]
     columns += [panels.get("CUDA", [])]
     label = shown.item.op.label
     blocks = []
@@ -199,6 +200,8 @@ class _Page:
             kind = {"CUDA": "", "fused": "wrapped fused"}.get(stage.kind, "wrapped")
             panel = _Panel(f"{part}{stage.title}", lines, kind)
             found.setdefault(stage.kind, []).append(panel)
+        if self.kernels:
+            found["program"] = [_Panel("kernel program", self._programs(f"{self.name}-program"), "")]
         self._lead_down()
         found["op"][0].notes = self._unfused()
         found["fused"][0].notes = [note for kernel in self.kernels for note in _folded(kernel)]
@@ -257,6 +260,19 @@ class _Page:
                     statement.to = statement.to or line.name
             place += body.count("\n") + 1
         return lines
+
+    def _programs(self, prefix: str) -> list[_Line]:
+        """What each thread of each kernel does."""
+        found: list[_Line] = []
+        for kernel in self.kernels:
+            texts, links = zip(*program_lines(kernel.planned), strict=True)
+            before = [("", Link())] if found else []
+            for text, link in [*before, *zip(texts, links, strict=True)]:
+                line = _Line(_highlighted(text, "python")[0], f"{prefix}-{len(found) + 1}")
+                line.of = [kernel.statements[at].name for at in link.things]
+                line.to, line.declares = next(iter(line.of), ""), not link.computes
+                found.append(line)
+        return found
 
     def _lead_down(self) -> None:
         """What the numbers of lines that are no CUDA lead to: nearer to CUDA where there is such a line, else away."""

@@ -97,10 +97,10 @@ class Page(HTMLParser):
         """The id of the first line of this text among the ids that start so."""
         return next(name for name, line in self.lines.items() if name.startswith(within) and line.text.strip() == text)
 
-    def computed(self, name: str) -> list[str]:
-        """The lines of CUDA that compute what a line states."""
-        found = (line for line in self.lines.values() if name in line.of and "declares" not in line.classes)
-        return [line.text.strip() for line in found]
+    def computed(self, name: str, within: str = "-cuda") -> list[str]:
+        """The lines of CUDA, or of a program, that compute what a line states."""
+        found = (line for at, line in self.lines.items() if within in at and name in line.of)
+        return [line.text.strip() for line in found if "declares" not in line.classes]
 
 
 def parsed(text: str) -> Page:
@@ -277,6 +277,20 @@ def test_states_of_reductions_are_theirs(tmp_path: Path) -> None:
     ]  # fmt: skip
     top = page.said("reduce top = max[d1](input)", "pass0-fused")
     assert page.computed(top) == ["const float top = sum_exp_state.partner();"]
+
+
+def test_lines_of_kernel_programs_lead_to_what_they_compute(tmp_path: Path) -> None:
+    page = parsed(written(tmp_path, "softmax", "--which", "forward"))
+    assert page.texts["h3"][4:6] == ["kernel program", "CUDA"]
+    total = page.said("reduce sum_exp = sum_exp[d1](input)", "pass0-fused")
+    assert page.computed(total, "-program") == [
+        "sum_exp_state.see(input)", "sum_exp_state.settle()", "sum_exp_state.take(input)", "sum_exp_state.finish()",
+        "row_merge<192, 1, 0>(sum_exp_state)  # all threads of a block come here together",
+        "sum_exp = sum_exp_state.result()",
+    ]  # fmt: skip
+    read = page.computed(page.said("read   input[D0, D1]", "pass0-fused"), "-program")
+    assert read[0].startswith("load_async(&input_row[part][thread], input_ptr + ") and "input = input_v[k]" in read
+    assert page.lines[page.said("j0 = row", "pass0-program")].of == ()
 
 
 def test_what_a_thread_computes_once_belongs_to_what_needs_it(tmp_path: Path, users: str) -> None:
