@@ -195,6 +195,7 @@ def test_hosted_ci_installs_for_every_python_that_is_named() -> None:
     matrix = jobs["install"]["strategy"]["matrix"]
     assert matrix["python"] == named and f'requires-python = ">={named[0]}"' in project
     assert matrix["system"] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
+    assert jobs["compile"]["strategy"]["matrix"]["system"] == matrix["system"]
     others = {row["system"].partition("-")[0] for row in matrix["include"]}
     assert others == {"macos", "windows"}
     runs = "\n".join(step.get("run", "") for step in jobs["install"]["steps"])
