@@ -267,6 +267,7 @@ def _taken(x: Value, dim: int, key: Any, whole: Any) -> Value:
     if step != 1 or not size or not _in_blocks(count) or _is_divided(x, dim, count):
         return read(x, dim, first, last, step)
     blocks = split(x, count, dim)[first // block : last // block]
+    current().sliced += len(blocks) if len(blocks) > 1 else 0
     return concat(blocks, dim) if len(blocks) > 1 else blocks[0]
 
 

@@ -7,6 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
 from typing import Any
@@ -19,7 +20,7 @@ from fusegen.declare.axes import AxisVar
 from fusegen.declare.build_op import build_op
 from fusegen.declare.instances import asked_in
 from fusegen.declare.meeting import met_apart
-from fusegen.declare.value import FEW_BLOCKS, MOST_BLOCKS, Tracer, Value, cast, tracing
+from fusegen.declare.value import FEW_BLOCKS, MOST_BLOCKS, MOST_SLICED, Tracer, Value, cast, tracing
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,11 @@ class _Trace:
                 if _SYMBOLIC not in str(error):
                     raise
                 raise _with_line(_unknown_to_a_library(tracer, error), self.codes) from error
+        if tracer.sliced > MOST_SLICED and self.most_blocks > FEW_BLOCKS:
+            with suppress(DeclarationError):
+                op = replace(self, most_blocks=FEW_BLOCKS).run(function)
+                tracer.has_fine_blocks = False  # it is chosen
+                return op
         return build_op(tracer, self.name, self.declared, scalars, returned, self.doc)
 
 

@@ -65,6 +65,8 @@ class CalledWith:
 # More blocks than these are not taken apart: each is computed by itself. Slices that make FEW_BLOCKS at most are always
 # blocks; of others it depends on what the op comes to say (declare/trace).
 MOST_BLOCKS, FEW_BLOCKS = 64, 4
+# Slices of more blocks than these, added up, are read at their places: of images they are blocks of blocks.
+MOST_SLICED = 128
 
 
 @dataclass
@@ -94,6 +96,7 @@ class Tracer:
     # Slices of more blocks than a few have been taken; and of how many blocks slices may be: others are read at their
     # places. Of none: splits are read as well, and what is put together is told apart by position.
     has_fine_blocks: bool = False
+    sliced: int = 0  # How many blocks the slices of several are made of.
     most_blocks: int = MOST_BLOCKS
     # Axes of which there are blocks: the axis, that of a block (None of one element), and how many.
     divisions: list[tuple[AxisVar, AxisVar | None, int]] = field(default_factory=list)
