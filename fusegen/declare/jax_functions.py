@@ -281,6 +281,8 @@ class StandIn:
             ) from None  # fmt: skip
 
     def __getattr__(self, name: str) -> Any:
+        if name == "fusegen_of":  # of a copy that is not made yet
+            raise AttributeError(name)
         return getattr(self.fusegen_of[2], name)
 
 
@@ -320,7 +322,7 @@ _ROOMS: dict[str, Callable[[str, Any], Function | None]] = {
 def _stand_ins(room: str, module: Any) -> list[tuple[str, Any, StandIn]]:
     """Of a module: a name in it, JAX's own, and what stands in for it."""
     found: list[tuple[str, Any, StandIn]] = []
-    for name, own in vars(module).items():
+    for name, own in list(vars(module).items()):
         if not name.startswith("_") and callable(own) and not isinstance(own, type):
             makes = room == "jax.numpy" and name in MADE
             found.append((name, own, StandIn(room, name, own, _ROOMS[room](name, own), makes)))
