@@ -108,6 +108,8 @@ class Tensor:
         """``beta * x + alpha * (m @ v)``."""
     def addr(self, vec1: Number, vec2: Number, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
         """``beta * x + alpha * v[:, None] * w``."""
+    def adjoint(self) -> Tensor:
+        """``x.mT``."""
     @overload
     def all(self, axis: Axis = None, keepdims: builtins.bool = False) -> Tensor:
         """Whether no element is zero; of nothing: True. A bool, of uint8 a uint8, as torch's."""
@@ -442,6 +444,8 @@ class Tensor:
         """``x == math.inf``."""
     def isreal(self) -> Tensor:
         """True everywhere: there are no complex numbers."""
+    def kron(self, other: Number) -> Tensor:
+        """Each element of ``x`` times all of ``y``, in its place."""
     def ldexp(self, other: Number) -> Tensor:
         """``x * 2 ** y``."""
     def le(self, b: Number, /) -> Tensor:
@@ -617,6 +621,8 @@ class Tensor:
         """``fg.ops.relu``."""
     def remainder(self, b: Number, /) -> Tensor:
         """Sign of the divisor (Python's %)."""
+    def renorm(self, p: builtins.float, dim: builtins.int, maxnorm: builtins.float) -> Tensor:
+        """``x`` divided by what the norm of a part along ``dim`` is too large by."""
     def repeat(self, *repeats: Any) -> Tensor:
         """``fg.take(x, fg.arange(k * n) % n, axis)``."""
     def repeat_interleave(self, repeats: Any, dim: builtins.int | None = None, *, output_size: builtins.int | None = None) -> Tensor:
