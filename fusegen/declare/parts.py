@@ -491,7 +491,7 @@ def flatten(x: Like, first: int = 0, last: int = -1) -> Value:
         )  # fmt: skip
     dims = value.dims[start : end + 1]
     found = [dim for dim in dims if dim]
-    if len(found) > 1 and any(map(_is_no_group, found)):
+    if len(found) > 1 and any(dim.size == 0 or _is_no_group(dim) for dim in found):  # no groups have a size to tell
         return _read_as_one(value, start, end)
     for dim in found[:-1]:
         if not dim.find().fixed:

@@ -554,6 +554,8 @@ def unflatten_dim(input: Like, dim: int, sizes: Sequence[int]) -> Value:
     if wanted.count(-1) == 1:
         known = -math.prod(wanted)
         wanted[wanted.index(-1)] = length // known if known else 0
+    if math.prod(wanted) == length == 0 and place is not None:
+        return _empty(value, [*value.sizes[:place], *wanted, *value.sizes[place + 1 :]])
     if math.prod(wanted) != length:
         raise ShapeError(
             f"{current().where}, unflatten", given=f"dimension {dim} of {shape_of(value)} as {tuple(sizes)}",
@@ -589,17 +591,21 @@ def reshape(input: Like, *given: Any, shape: Any = None) -> Value:
             f"{current().where}, reshape", given=f"{shape_of(value)} as {[*map(int, shape)]}",
             expected=f"{total} elements", fix="let one size be -1",
         )  # fmt: skip
-    if total == 0 or 1 in sizes or None in value.dims:  # sizes of one stand where they are wanted
+    if total == 0:
+        return _empty(value, sizes)
+    if 1 in sizes or None in value.dims:  # sizes of one stand where they are wanted
         place_of_ones = [at for at, size in enumerate(sizes) if size == 1]
-        inner = [size for size in sizes if size != 1]
-        found = _reshaped(squeeze(value), inner) if total else value
-        if total == 0 and [*value.sizes] != sizes:
-            raise ShapeError(
-                f"{current().where}, reshape", given=f"{shape_of(value)}, of no elements", expected="elements",
-                fix="reshape it outside the op",
-            )  # fmt: skip
-        return expand_dims(found, place_of_ones) if place_of_ones and total else found
+        found = _reshaped(squeeze(value), [size for size in sizes if size != 1])
+        return expand_dims(found, place_of_ones) if place_of_ones else found
     return _reshaped(value, sizes)
+
+
+def _empty(value: Value, sizes: Sequence[int]) -> Value:
+    """What has no elements, in another shape: nothing is read, and the sum of nothing leads gradients to it."""
+    if [*value.sizes] == [*sizes]:
+        return value
+    nothing = creation.zeros(sizes, dtype=value.dtype)
+    return elementwise("add", nothing, reductions.sum(value)) if value.dtype.is_float else nothing
 
 
 def _reshaped(value: Value, sizes: Sequence[int]) -> Value:

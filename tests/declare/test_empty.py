@@ -125,3 +125,21 @@ def test_numpys_parts_are_equal(size: int, count: int) -> None:
             op(x)
     else:
         np.testing.assert_array_equal(op(x), np.split(x, count, axis=1)[1])
+
+
+RESHAPED: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "a batch of matrices": (lambda x: x.view(-1, 3, 3) * 2, ((0, 9),)),
+    "products of them": (lambda x, y: x.view(-1, 3, 3) @ y.tanh().view(-1, 3, 3), ((0, 9), (0, 3, 3))),
+    "rows beside others": (lambda x, y: torch.cat([x.reshape(-1, 3), y]), ((0, 3, 3), (2, 3))),
+    "other sizes": (lambda x: x.tanh().reshape(5, 0, 1).exp(), ((0, 3),)),
+    "flattened": (lambda x: x.tanh().flatten(), ((0, 3),)),
+    "flattened, a size of one last": (lambda x: x.flatten(), ((2, 0, 1),)),
+    "flattened, nothing between": (lambda x: x.flatten(1) + 1, ((2, 0, 4),)),
+    "unflattened": (lambda x: x.unflatten(0, (-1, 2)) * 2, ((0, 3),)),
+}
+
+
+@pytest.mark.parametrize("name", RESHAPED)
+def test_what_has_no_elements_is_reshaped(name: str) -> None:
+    function, shapes = RESHAPED[name]
+    check_same(fg.op(function, name="reshaped"), function, [draw(*shape, seed=i) for i, shape in enumerate(shapes)])
