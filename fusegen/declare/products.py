@@ -14,7 +14,8 @@ from fusegen.core.casts import rounded
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
 from fusegen.core.ir import Factor
 from fusegen.core.products import product
-from fusegen.declare.axes import AxisVar, Dims, are_same
+from fusegen.declare import reductions
+from fusegen.declare.axes import AxisVar, Dims, are_same, leaves
 from fusegen.declare.memory import shares, viewing
 from fusegen.declare.value import (
     Like,
@@ -64,6 +65,8 @@ def matmul(a: Like, b: Like) -> Value:
             expected=f"equal inner dimensions: {_size(inner)} against {_size(other)}",
             fix="transpose one side with .mT" if fits else "pass matrices [m, k] and [k, n]",
         )  # fmt: skip
+    if inner is not None and other is not None and not (_varies(left, inner) or _varies(right, other)):
+        return _of_numbers(left, right, row, column)
     if tracer.separate_product_axes:
         return _with_separate_axes(left, right, row, column, shapes)
     batch = broadcast([_only(left, row[:-2]), _only(right, column[:-2])], "matmul", shapes)
@@ -77,6 +80,19 @@ def matmul(a: Like, b: Like) -> Value:
         n = AxisVar(m.size, m.origin, fixed=m.find().fixed)
         renames[1].append(_renamed(tracer, m, n))
     return _multiplied(left, right, renames, over, (*batch, m, n), (row, column), shapes)
+
+
+def _varies(value: Value, dim: AxisVar) -> bool:
+    return not current().axes_of(value.expr).isdisjoint(leaves([dim]))
+
+
+def _of_numbers(left: Value, right: Value, row: Dims, column: Dims) -> Value:
+    """The product of factors each of which is the same all along what is contracted: no routine's."""
+    terms = elementwise("mul", _only(left, (*row, None)), _only(right, (*column[:-2], None, *column[-2:])))
+    total = reductions.sum(terms, -2)
+    *batch, m, n = total.dims
+    result: Dims = (*batch, *((m,) if left.ndim > 1 else ()), *((n,) if right.ndim > 1 else ()))
+    return Value(rounded(total.expr, left.dtype), left.dtype, result)
 
 
 Renames = list[tuple[str, str]]

@@ -44,6 +44,10 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "a slice of it": (lambda x, lib: (x[..., None] * lib.arange(8))[..., 2:6], [(3, 4)]),
     "running": (lambda x, lib: lib.cumsum(x[..., None] * lib.arange(6), -1), [(3, 2)]),
     "a factor": (lambda x, y, lib: x @ lib.sin(lib.arange(5)[:, None] * lib.arange(3) + y), [(2, 5), ()]),
+    "one number as both factors": (
+        lambda x, y, lib: (x * lib.ones((3, 5), dtype=torch.float64)) @ (y * lib.ones((5, 2), dtype=torch.float64)),
+        [(), ()],
+    ),
     "beside a product": (lambda x, y, lib: (x @ y) * lib.arange(3), [(2, 5), (5, 3)]),
     "steps": (lambda x, lib: x[:, None] * lib.arange(9, 1, -2), [(3,)]),
     "one of it": (lambda x, lib: x[:, None] * (lib.arange(1) + 2), [(3,)]),
