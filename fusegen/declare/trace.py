@@ -93,14 +93,23 @@ def trace(
 def _smaller(op: Op, first: _Trace, function: Callable[[Mapping[str, Any]], Any]) -> Op:
     """The op, or where slices took its tensors apart in many blocks the same with slices that are read at their places,
     if that has less to say. Blocks are best where nothing but blocks is computed (a loop over steps); where the whole
-    is as well (``x - x[:, -1:]``, and a norm of it), all of it is computed block by block."""
-    if not first.tracer.has_fine_blocks:
+    is as well (``x - x[:, -1:]``, and a norm of it), all of it is computed block by block. Where few blocks along one
+    dimension meet places along another (an image that is one pixel wide), each of them says all places: then nothing is
+    in blocks, if that has not half as much to say; else blocks are the better ones to read."""
+    if not first.tracer.has_fine_blocks or (few := _with_blocks(FEW_BLOCKS, first, function)) is None:
         return op
+    if _length(op) < _length(few):
+        return op
+    shorter, none = min((op, few), key=_length), _with_blocks(0, first, function)
+    return none if none is not None and 2 * _length(none) < _length(shorter) else shorter
+
+
+def _with_blocks(most: int, first: _Trace, function: Callable[[Mapping[str, Any]], Any]) -> Op | None:
+    """The op with slices read at their places where they make more blocks than these; None if that is refused."""
     try:
-        other = replace(first, most_blocks=FEW_BLOCKS).run(function)
-    except DeclarationError:
-        return op
-    return min((op, other), key=_length)
+        return replace(first, most_blocks=most).run(function)
+    except FusegenError:
+        return None
 
 
 def _without_blocks(first: _Trace, function: Callable[[Mapping[str, Any]], Any]) -> Op | None:
@@ -108,10 +117,7 @@ def _without_blocks(first: _Trace, function: Callable[[Mapping[str, Any]], Any])
     their places instead; None where it has none, or is refused all the same."""
     if not (first.tracer.divisions or first.tracer.wants_blocks):
         return None
-    try:
-        return replace(first, most_blocks=0).run(function)
-    except FusegenError:
-        return None
+    return _with_blocks(0, first, function)
 
 
 def _is_read_whole_and_in_parts(op: Op) -> bool:

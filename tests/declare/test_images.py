@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
-from tests.support.oracles import check_is_torchs
+from tests.support.oracles import check_is_torchs, check_same, draw
 
 pytestmark = pytest.mark.emulator
 
@@ -132,3 +132,24 @@ def test_what_cannot_be_said_is_explained(name: str) -> None:
     with pytest.raises(fg.FusegenError, match=said) as caught:
         fg.op(function, name="images")(torch.randn(IMAGE))
     assert "line " in str(caught.value)
+
+
+def edges(x: Any) -> Any:
+    p = F.pad(x, (1, 1, 1, 1), mode="replicate")
+    right, left = (
+        p[:, :-2, 2:] + 2 * p[:, 1:-1, 2:] + p[:, 2:, 2:],
+        p[:, :-2, :-2] + 2 * p[:, 1:-1, :-2] + p[:, 2:, :-2],
+    )
+    upper, lower = (
+        p[:, 2:, :-2] + 2 * p[:, 2:, 1:-1] + p[:, 2:, 2:],
+        p[:, :-2, :-2] + 2 * p[:, :-2, 1:-1] + p[:, :-2, 2:],
+    )
+    return torch.sqrt((right - left) ** 2 + (upper - lower) ** 2 + 1e-6)
+
+
+@pytest.mark.parametrize(("height", "width"), [(6, 1), (1, 6), (6, 2)])
+def test_few_pixels_beside_many_have_no_more_to_say(height: int, width: int) -> None:
+    """Blocks along one dimension, each of which would say all places along the other: 14000 lines of one backward."""
+    x = draw(3, height, width)
+    assert fg.op(edges, name="edges").emit(x, which="backward").count("\n") < 2000
+    check_same(fg.op(edges, name="edges"), edges, [x])
