@@ -13,6 +13,7 @@ from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
 from fusegen.declare import creation, products, reductions
 from fusegen.declare.language import expand_dims
 from fusegen.declare.parts import concat, flatten, split
+from fusegen.declare.torch_arrays import diagonal
 from fusegen.declare.torch_functions import permute, torchs, transpose
 from fusegen.declare.value import Like, Value, cast, current, elementwise, lift, one_axis, plain_number, shape_of
 
@@ -332,11 +333,13 @@ def isin(elements: Like, test_elements: Like, *, assume_unique: bool = False, in
 @torchs("einsum")
 def einsum(equation: str, *operands: Any) -> Value:
     """``x @ y`` where indices are added up of two tensors and each has one of its own, or one of them several and they
-    share no other; else ``fg.sum(x * y)``; several tensors from the left."""
+    share no other; else ``fg.sum(x * y)``; several tensors from the left. A letter twice in one is its diagonal."""
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     values = [lift(value) for value in operands]
     inputs, output = _letters(equation, values)
+    each = [_diagonals(value, letters) for value, letters in zip(values, inputs, strict=True)]
+    values, inputs = [value for value, _ in each], [letters for _, letters in each]
     found, own = values[0], inputs[0]
     found, own = _summed(found, own, {*output, *"".join(inputs[1:])})
     for at, (value, letters) in enumerate(zip(values[1:], inputs[1:], strict=True), start=1):
@@ -397,13 +400,26 @@ def _letters(equation: str, values: Sequence[Value]) -> tuple[list[str], str]:
             expected="a letter for each dimension of each tensor, and those of the result among them",
             fix="check the equation",
         )  # fmt: skip
-    if any(len({*part}) < len(part) for part in spread):
-        raise DeclarationError(
-            f"{current().where}, einsum", given=f"{equation!r}, which has a letter twice in one tensor",
-            expected="each letter once: the elements of a diagonal are none of a row",
-            fix="take the diagonal before: torch.diagonal(x)",
-        )  # fmt: skip
     return spread, output
+
+
+def _diagonals(value: Value, letters: str) -> tuple[Value, str]:
+    """The tensor with each letter once: of several dimensions that have one, the diagonal, which comes last.
+
+    Raises:
+        ShapeError: they are of several sizes.
+    """
+    for letter in [c for c in dict.fromkeys(letters) if letters.count(c) > 1]:
+        while letters.count(letter) > 1:
+            first, second = letters.index(letter), letters.rindex(letter)
+            if value.sizes[first] != value.sizes[second]:
+                raise ShapeError(
+                    f"{current().where}, einsum", given=f"{letter!r} twice in {shape_of(value)}",
+                    expected="dimensions of one size, of which the diagonal is taken", fix="check the equation",
+                )  # fmt: skip
+            value = diagonal(value, 0, first, second)
+            letters = letters[:first] + letters[first + 1 : second] + letters[second + 1 :] + letter
+    return value, letters
 
 
 def _summed(value: Value, letters: str, needed: set[str]) -> tuple[Value, str]:
