@@ -10,7 +10,7 @@ from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
 from fusegen.declare import creation
-from fusegen.declare.value import Value, cast, current, elementwise, lift, plain_number
+from fusegen.declare.value import Value, as_dtype, cast, current, elementwise, lift, plain_number
 
 # How many numbers a list may have that is compiled into the op.
 MOST_LISTED = 64
@@ -35,9 +35,10 @@ def listed(data: Any, default: DType, dtype: Any = None) -> Value:
     values = [lift(number) for number in numbers]
     kind = functools.reduce(dtypes.join, (value.dtype for value in values)) if values else default
     kind = default if kind.is_float else kind
+    kind = kind if dtype is None else as_dtype(dtype)  # of the numbers themselves: 0.1 in double, or a long of a float
     one = cast(0, kind) if not values else _chosen(values, _places(sizes), kind)
     dims = tuple(creation.axis_of(size, "tensor") for size in sizes) if not values else one.dims
-    return cast(Value(one.expr, one.dtype, dims), kind if dtype is None else dtype)
+    return Value(one.expr, one.dtype, dims)
 
 
 def _taken_apart(data: Any) -> tuple[list[int], list[Any]]:

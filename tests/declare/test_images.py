@@ -153,3 +153,15 @@ def test_few_pixels_beside_many_have_no_more_to_say(height: int, width: int) -> 
     x = draw(3, height, width)
     assert fg.op(edges, name="edges").emit(x, which="backward").count("\n") < 2000
     check_same(fg.op(edges, name="edges"), edges, [x])
+
+
+def test_numbers_that_are_written_down_are_rounded_once() -> None:
+    """To the dtype that is named: a float32 on the way is 1e-8 of each, and other integers from 2^24 on."""
+
+    def function(x: Any) -> Any:
+        weights = torch.tensor([0.1, 0.2, 0.7], dtype=x.dtype)
+        counts = torch.tensor([16777217.0, -2.5, 3.0], dtype=torch.int64)
+        return x * weights, x + x.new_tensor([[1 / 3], [0.3]]), weights[counts % 3], counts
+
+    x = draw(2, 3).detach()
+    torch.testing.assert_close(fg.op(function, name="written")(x), function(x), rtol=1e-15, atol=0)
