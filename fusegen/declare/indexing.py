@@ -131,9 +131,8 @@ def sides(
     position = one_axis(value, axis, what)
     assert position is not None
     dim = value.dims[position]
-    varying = [v.expr for v in (places, *(() if source is None else (lift(source),)))]
-    met = dim is not None and any(dim.find() in current().axes_of(expr) for expr in varying)
-    if dim is not None and met:  # then it is along an axis of its own: x[x.argsort()], zeros_like(x)
+    others = [places] if source is None else [places, lift(source)]
+    if dim is not None and any(_has(other, dim) for other in others):  # along an axis of its own: x[x.argsort()]
         value = along_another(value, dim)
         dim = value.dims[position]
     size: Expr = Size(current().name_of(dim)) if dim is not None else const(1, dtypes.int64)
@@ -145,6 +144,11 @@ def sides(
     if told and _REPORTS and not current().own_places:
         found = _looked_at(what, found, length.expr, wraps)
     return value, found, position, dim
+
+
+def _has(value: Value, dim: AxisVar) -> bool:
+    """Whether it is of this dimension, be it the same all along it: what is expanded, ``zeros_like(x)``."""
+    return dim.find() in current().axes_of(value.expr) or not {*leaves([dim])}.isdisjoint(leaves(value.dims))
 
 
 @contextmanager

@@ -71,6 +71,12 @@ FORMS: dict[str, tuple[Function, list[tuple[int, ...]]]] = {
     "at places that a scan tells": (lambda x: x[((x > 0).cumsum(0) - 1).clamp(min=0)] * x, [(6,)]),
     "at places, added to itself": (lambda x: x.index_add(0, x.detach().argmax(1), x.sin()), [(4, 4)]),
     "at places, put into itself": (lambda x: x.scatter(1, (x[:, :, None] > x[:, None]).sum(2), x.sin()), [(4, 4)]),
+    "at places that are expanded": (lambda x: x.sin().gather(1, x.detach().argmax(1)[:, None].expand_as(x)), [(3, 4)]),
+    "ones, added to itself": (lambda x: x.sin().index_add(0, x.detach().argmax(1), torch.ones_like(x)), [(4, 4)]),
+    "counted": (
+        lambda x: x.sum(1) * torch.zeros_like(x[:, 0]).index_add(0, x.detach().argmax(1), torch.ones_like(x[:, 0])),
+        [(4, 4)],
+    ),
     "expanded": (lambda x, y: x.unsqueeze(1).expand(-1, 4) * y, [(3,), (3, 4)]),
     "expanded by itself": (lambda x: x[:, None].expand(3, 4) * 2, [(3,)]),
 }
