@@ -89,6 +89,8 @@ class _Check:
         self.loops = 0
         self.sites = set[tuple[str, object]]()
         self.sizes = dict[Expr, list[str]]()  # of axes that an expression reads
+        self.parts = dict[int, tuple[Term, list[Term]]]()  # what decides of a term, by its identity
+        self.outermost = 0  # depth of the scopes in which a variable came to be the same among fewer threads
         self.quiet = False  # a first walk through a loop, which finds out what changes in it
 
     def run(self) -> None:
@@ -163,13 +165,17 @@ class _Check:
         if not isinstance(root, Symbol):
             self._require(False, "an assignment to what is no variable", target)
             return
-        found = self.scope.get(root.name)
+        found = self._known(root.name)
         in_memory = isinstance(target, Item) and root.name in self.program.parameters
         self._require(found is not None, "a name that is not declared here", root.name)
         self._require(in_memory or (found is not None and not found.constant), "a constant that is assigned", root.name)
         if found is not None and not in_memory:
-            holder = next(scope for scope in self.scope.maps if root.name in scope)
-            holder[root.name] = replace(found, same=max(found.same, same, self.together))
+            same = max(same, self.together)
+            if same > found.same:
+                scopes = self.scope.maps
+                at = next(at for at, scope in enumerate(scopes) if root.name in scope)
+                scopes[at][root.name] = replace(found, same=same)
+                self.outermost = min(self.outermost, len(scopes) - at)
 
     def _branch(self, statement: If) -> None:
         same, before = self._read(statement.condition), self.together
@@ -182,11 +188,15 @@ class _Check:
         self.together = max(before, same) if left else before
 
     def _loop(self, statement: For) -> None:
-        """A loop begins with what its turns have changed: two walks find that out before the one that counts."""
-        before, quiet = self.together, self.quiet
+        """A loop begins with what its turns have changed: two walks find that out before the one that counts. One does
+        where nothing changes that is declared outside of the loop."""
+        before, quiet, outermost, depth = self.together, self.quiet, self.outermost, len(self.scope.maps)
         self._alone(statement)
+        self.outermost, has_looked = depth + 1, False
         for looks_ahead in (True,) if quiet else (True, True, False):
-            self.quiet = looks_ahead
+            if looks_ahead and has_looked and self.outermost > depth:
+                continue
+            self.quiet, has_looked = looks_ahead, True
             self.together = before
             with self._nested():
                 if statement.type is not None:
@@ -199,7 +209,7 @@ class _Check:
                 with self._nested():
                     self._all(statement.body)
                 self.loops -= 1
-        self.quiet = quiet
+        self.quiet, self.outermost = quiet, min(outermost, self.outermost)
         returned = any(returns(s) for s in statement.body)
         self.together = self.together if returned else before
 
@@ -216,12 +226,8 @@ class _Check:
         """Among which threads a term is the same."""
         if isinstance(term, Symbol):
             return self._symbol(term.name)
-        if term == Binary("/", Convert(_ctype(term), BLOCK), Number(self.program.cluster)):
-            return _CLUSTER
-        if isinstance(term, Binary):  # of which a part may be such a quotient
-            return max(self._read(term.left), self._read(term.right))
         same = _CLUSTER
-        for node in walk_terms([term]):
+        for node in self._parts(term):
             if isinstance(node, Symbol):
                 same = max(same, self._symbol(node.name))
             elif isinstance(node, Value):
@@ -232,13 +238,32 @@ class _Check:
                 same = max(same, self._method(node))
         return same
 
+    def _parts(self, term: Term) -> list[Term]:
+        """What decides among which threads a term is the same. The walks through a loop ask for each again."""
+        _, found = self.parts.get(id(term), (None, None))
+        if found is None:
+            if not isinstance(term, Binary):
+                found = [node for node in walk_terms([term]) if isinstance(node, (Symbol, Value, Invoke, Method))]
+            elif term == Binary("/", Convert(_ctype(term), BLOCK), Number(self.program.cluster)):
+                found = []  # the number of a cluster, also where it is a part of a sum
+            else:
+                found = [*self._parts(term.left), *self._parts(term.right)]
+            self.parts[id(term)] = term, found
+        return found
+
     def _symbol(self, name: str) -> int:
-        base = name.split(".")[0]
-        if name == "true" or base == "table":
+        if name == "true" or name == "table" or name.startswith("table."):
             return _CLUSTER
-        found = self.scope.get(name)
+        found = self._known(name)
         self._require(found is not None, "a name that is not declared here", name)
         return found.same if found is not None else _NONE
+
+    def _known(self, name: str) -> _Variable | None:
+        """As ``self.scope.get``, which asks each scope twice."""
+        for scope in self.scope.maps:
+            if name in scope:
+                return scope[name]
+        return None
 
     def _value(self, expr: Expr) -> int:
         """An expression of the op reads the variables that hold its names."""
