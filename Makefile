@@ -17,6 +17,9 @@ PYTEST := $(PY) -m pytest -n $(WORKERS)
 SANITIZED := $(PY) -c 'import os, sys; from fusegen.launch.emulator.build import sanitizer_environment; \
 	os.environ.update(sanitizer_environment()); os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[1:]])'
 
+# Tests start Python hundreds of times: where no bytecode is kept, each would compile all of fusegen anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: demo test install lint golden test-all test-plain test-sanitized docs format clean
