@@ -10,9 +10,11 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from fusegen.core import dtypes
 from fusegen.core.declared import Recorded
 from fusegen.core.errors import DerivativeError
-from fusegen.core.ir import Ref
+from fusegen.core.ir import Index, Ref, Size, call, const
+from fusegen.declare.axes import leaves
 from fusegen.declare.memory import argument
 from fusegen.declare.parts import packed
 from fusegen.declare.reductions import reduce
@@ -33,6 +35,9 @@ def with_gradient(
         DerivativeError: the gradient takes other arguments, or returns another number of gradients.
     """
     tracer = current()
+    everywhere = {n: _everywhere(tracer, v) if isinstance(v, Value) else v for n, v in values.items()}
+    if any(everywhere[name] is not value for name, value in values.items()):
+        values, returned = everywhere, again(everywhere)
     items = list(returned) if isinstance(returned, (tuple, list)) else [returned]
     floats = _float_results(returned)
     own = [name for name in values if name not in hidden]
@@ -73,6 +78,18 @@ def _float_results(returned: Any) -> list[Value]:
 
 def _is_value(item: Any) -> bool:
     return isinstance(plain_number(item), (Value, bool, int, float))
+
+
+def _everywhere(tracer: Tracer, value: Value) -> Value:
+    """An argument that is the same along a dimension (``x.expand(3, 4)``), as one that varies along it: the declared
+    gradient has that dimension, which is summed over behind it."""
+    expr, varying = value.expr, tracer.axes_of(value.expr)
+    for axis in leaves(value.dims):
+        if axis not in varying and value.dtype.is_float:
+            name = tracer.name_of(axis)
+            inside = call("lt", Index(name), Size(name), dtype=dtypes.bool_)
+            expr = call("where", inside, expr, const(0, expr.dtype), dtype=expr.dtype)
+    return value if expr is value.expr else Value(expr, value.dtype, value.dims, value.weak)
 
 
 def _stand_in(tracer: Tracer, value: Value, *, is_number: bool = False) -> Value:

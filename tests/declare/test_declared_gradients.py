@@ -9,6 +9,8 @@ import torch
 
 import fusegen as fg
 from tests.support.call_paths import DEVICE
+from tests.support.modes import MODES
+from tests.support.oracles import leaves
 
 
 @fg.op
@@ -158,3 +160,47 @@ def test_another_name_is_refused_with_those_that_there_are() -> None:
 
     with pytest.raises(fg.DerivativeError, match=r"by keyword only, after a \*, also results: out, or out_0"):
         plain(torch.ones(3, device=DEVICE))
+
+
+# -- arguments that are the same along a dimension -------------------------------------------------------------------
+
+
+@fg.op
+def scaled(x, w):  # type: ignore[no-untyped-def]
+    return fg.tanh(x) * w
+
+
+@scaled.gradient
+def _(d_out, x, w):  # type: ignore[no-untyped-def]
+    return d_out * w * (1 - fg.tanh(x) ** 2), d_out * fg.tanh(x)
+
+
+@fg.op
+def summed(x, w):  # type: ignore[no-untyped-def]
+    return x * fg.sum(w, -1, keepdims=True)
+
+
+@summed.gradient
+def _(d_out, x, w):  # type: ignore[no-untyped-def]
+    return d_out * fg.sum(w, -1, keepdims=True), fg.sum(d_out * x, -1, keepdims=True) + 0 * w
+
+
+SCALED, SUMMED = (lambda x, w: torch.tanh(x) * w), (lambda x, w: x * w.sum(-1, keepdim=True))
+EXPANDED: dict[str, tuple[Any, Any, Any]] = {
+    "one of two": (scaled, SCALED, lambda f: lambda x, y: f(y[0].expand(3, 4), x) * x),
+    "both": (scaled, SCALED, lambda f: lambda x, y: f(x.sum(1, keepdim=True).expand(3, 4), y[:, :1].expand(3, 4)) * y),
+    "a filled one": (scaled, SCALED, lambda f: lambda x, y: f(x * y, torch.full((3, 4), 2.0))),
+    "along what the gradient sums": (
+        summed, SUMMED, lambda f: lambda x, y: f(x * y, x.mean(1, keepdim=True).expand(3, 5)),
+    ),
+    "of what the result lacks as well": (
+        summed, SUMMED, lambda f: lambda x, y: f(y[:, :1].expand(3, 4), x.mean(1, keepdim=True).expand(3, 5)) + x * y,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ("no gradients", "all", "some", "second", "jvp", "vmap"))
+@pytest.mark.parametrize("kind", EXPANDED)
+def test_arguments_that_are_the_same_along_a_dimension(kind: str, mode: str) -> None:
+    op, theirs, composed = EXPANDED[kind]
+    MODES[mode](fg.op(composed(op)), composed(theirs), leaves((3, 4), (3, 4)))
