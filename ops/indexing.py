@@ -17,7 +17,7 @@ from ._shapes import is_symbolic, needed, product, shapes, size, sizes, view
 
 def _vector(x: fg.Tensor) -> fg.Tensor:
     """A tensor without dimensions as one of a single element, as torch sees it here."""
-    return x if x.ndim else fg.expand_dims(x, 0)
+    return fg.expand_dims(x, () if x.ndim else 0)
 
 
 def _like(input: fg.Tensor, found: fg.Tensor) -> fg.Tensor:

@@ -34,6 +34,11 @@ def real_tensor() -> Any:
     return made(lambda x: x + X)(X)
 
 
+def real_index() -> Any:
+    places = torch.zeros(X.shape, dtype=torch.int64)
+    return made(lambda x: x.gather(-1, places))(X)
+
+
 # what is done, the error's class, the built-in one it also is, and a pattern for given, expected and fix.
 WRONG: dict[str, tuple[Call, type[Exception], type[Exception], str, str, str]] = {
     "too few arguments": (
@@ -151,6 +156,14 @@ WRONG: dict[str, tuple[Call, type[Exception], type[Exception], str, str, str]] =
         r"axes \(1, -1\)",
         "each axis once",
         "repeated",
+    ),
+    "a real index inside": (
+        real_index,
+        fg.DeclarationError,
+        TypeError,
+        "a torch.Tensor inside the declaration",
+        "symbolic tensors",
+        "argument",
     ),
     "a real tensor inside": (
         real_tensor,
