@@ -619,7 +619,7 @@ def _columns_apart(
     """Results of a thread where no vectors come out even: several of its reads are then under way at once, and what is
     the same for all columns is computed for several. One where that would leave too few threads."""
     sizes = [buffers[o.name].dtype.size for o in kernel.tensors if loops[fast].strides[o.name] == 1]
-    if kernel.pointwise or not sizes:
+    if kernel.pointwise or not sizes or not n:
         return 1
     apart, busy = MOST_COLUMNS_APART, FEW_BLOCKS * THREADS * REDUCE_ELEMENTS
     while apart > 1 and (apart * of_each_result(kernel) > COLUMN_REGISTERS or apart * max(busy // n, TILE) > m):
