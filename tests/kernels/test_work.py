@@ -13,7 +13,7 @@ from fusegen import pipeline
 from fusegen.core.ir import Op
 from fusegen.core.monoids import BY_KIND
 from fusegen.declare.table import lookup
-from fusegen.fuse.slots import REDUCTIONS, SLOTS
+from fusegen.fuse.slots import PARTING, REDUCTIONS, SLOTS
 from fusegen.fuse.work import Work, work_of_kernel, work_of_op
 from fusegen.generate.rendered import headers
 from fusegen.inspect.cost import least_work, pass_cost
@@ -128,7 +128,8 @@ def test_the_table_is_what_is_compiled_here() -> None:
     slots = importlib.import_module("tools.slots")
     for name in ("exp", "div", "tanh", "sqrt", "sigmoid"):
         for way in ("float32", "half", "float64"):
-            found = slots.call(lookup(name), *slots.WAYS[way])
+            found, parts = slots.call(lookup(name), *slots.WAYS[way])
+            assert parts == (way in PARTING.get(name, ())), (name, way)
             assert found[0] == pytest.approx(SLOTS[name][way][0], rel=0.3, abs=1), (name, way)
     found = slots.reduced(BY_KIND["sum_exp"], *slots.WAYS["float32"])
     assert found[0] == pytest.approx(REDUCTIONS["sum_exp"]["float32"][0], rel=0.3)

@@ -169,6 +169,9 @@ HEADER_KERNELS: dict[str, tuple[str, tuple[int, int, int]]] = {
     "combine_column": (
         TWICE.format(declare=VALUE, body="fg::columns_sum<8, 32, 0>(value); __syncthreads();"), (32, 8, 1),
     ),
+    "combine_column:1": (
+        TWICE.format(declare=VALUE, body="fg::columns_sum<16, 32, 0>(value); __syncthreads();"), (32, 16, 1),
+    ),
     "scan_block": (TWICE.format(declare=SCAN, body=SCANNED), (64, 1, 1)),
     "combine_cluster:0": (CLUSTER.format(declare=VALUE, body="fg::cluster_sum<32, 0>(link, value);"), (32, 1, 1)),
     **{
@@ -458,7 +461,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "persistent clusters, each row once the last is done": lambda: norm_gradients(40, 2048),
     "segments": group_norm_gradients,
     "scan": lambda: scan(torch.randn(3, 1000)),
-    "pixels": lambda: fresh(fg.op(scaled))(torch.randn(2, 150, 40)),
+    "pixels": lambda: fresh(fg.op(scaled))(torch.randn(2, 90, 40)),  # of more channels threads exchange in two steps
 }
 CHIPS = {"persistent clusters, each row once the last is done": Chip(16, 16 * 1024)}
 
