@@ -15,6 +15,8 @@ from dataclasses import replace
 from fusegen.core import dtypes
 from fusegen.core.ir import (
     Axes,
+    Call,
+    Const,
     Expr,
     Op,
     Operand,
@@ -29,6 +31,7 @@ from fusegen.core.ir import (
     const,
     names_read,
     refs,
+    transform,
 )
 from fusegen.core.one_term import gathered
 from fusegen.core.subexpressions import safe_name
@@ -57,9 +60,12 @@ def gathering(
             values.put(reduce.ref, found)
     if left == list(reduces):
         return op, left, list(outputs)
+    results = [replace(output, expr=values.of(output.expr)) for output in outputs]
+    places = transform([item.expr for item in (*left, *results)], _folded)  # conditions of one place are one
     return (
-        replace(op, operands=(*op.operands, *gatherer.found.values())), left,
-        [replace(output, expr=values.of(output.expr)) for output in outputs],
+        replace(op, operands=(*op.operands, *gatherer.found.values())),
+        [replace(reduce, expr=places[reduce.expr]) for reduce in left],
+        [replace(output, expr=places[output.expr]) for output in results],
     )  # fmt: skip
 
 
@@ -99,7 +105,7 @@ class _Gatherer:
         picked = gathered(reduce, self.along, self.free, self.walked)
         if picked is None:
             return None
-        axis, place, value = picked
+        axis, place, value = picked[0], _folded(picked[1]), picked[2]
         found = self._at(value, axis, place)
         if self._is_zero_elsewhere(value, axis):
             return found
@@ -127,7 +133,7 @@ class _Gatherer:
         known = self.gathered.get(ref.name)
         if known is None:
             return self._gathered(self.operands[ref], ((axis, place),))
-        places = [(other, self._at(where, axis, place)) for other, where in known.places]
+        places = [(other, _folded(self._at(where, axis, place))) for other, where in known.places]
         own = [(axis, place)] if axis in self._left(known) else []
         return self._gathered(known.table, (*places, *own))
 
@@ -150,3 +156,23 @@ class _Gatherer:
             self.gathered[name] = self.found[key]
             self.along.known = {**self.along.known, name: frozenset(axes)}
         return self.found[key].ref
+
+
+def _folded(place: Expr) -> Expr:
+    """A place with the numbers that are added to it as one: slices of slices then read an element once, however many
+    ways lead to it. Anything else as it is."""
+    base, far = place, 0
+    if place.dtype is not dtypes.int64:
+        return place
+    while True:
+        match base:
+            case Call("add", (inner, Const(number))) | Call("add", (Const(number), inner)):
+                base, far = inner, far + int(number)
+            case Call("sub", (inner, Const(number))):
+                base, far = inner, far - int(number)
+            case _:
+                break
+    if base is place or base.dtype is not place.dtype:
+        return place
+    how = "add" if far > 0 else "sub"
+    return base if far == 0 else call(how, base, const(abs(far), place.dtype), dtype=place.dtype)
