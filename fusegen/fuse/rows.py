@@ -362,10 +362,13 @@ def _values_of_rows(
     if not split.kept or split.row_tiles or not items:
         return []
 
+    known = done | {name for name in plain if axes.get(name, frozenset()) <= split.kept}
+
     def is_of_a_row(node: Expr) -> bool:
+        if not (isinstance(node, Call) and node.dtype.is_float and along.of(node) == split.kept):
+            return False
         read = {ref.name for ref in refs(node)}
-        known = read <= done | {name for name in plain if axes.get(name, frozenset()) <= split.kept}
-        return isinstance(node, Call) and node.dtype.is_float and known and bool(read & done)
+        return read <= known and not read.isdisjoint(done)
 
     found: dict[Expr, None] = {}
     stack = [item.expr for item in items]
@@ -375,7 +378,7 @@ def _values_of_rows(
         if node in seen:
             continue
         seen.add(node)
-        if is_of_a_row(node) and along.of(node) == split.kept:
+        if is_of_a_row(node):
             if cost.of(walk([node])) >= WORTH_MEMORY:
                 found[node] = None
             continue
