@@ -327,9 +327,13 @@ def _scheduled(
 
 
 def _lying(gathered: Gathered, table: Buffer) -> Buffer:
-    """A table as it is seen at one place along its axes: how far apart places lie are numbers of their own."""
+    """A table as it is seen at one place along its axes: how far apart places lie are numbers of their own. Where a
+    place is a position, shifted, an element lies as far on as places do."""
     told = {axis for axis, _ in gathered.places}
     strides = {gathered.step(axis) if axis in told else axis: stride for axis, stride in table.strides.items()}
+    for axis, (along, _) in gathered.shifts.items():
+        if along is not None:
+            strides[along] = strides.get(along, 0) + table.strides[axis]
     return replace(table, strides=strides)
 
 

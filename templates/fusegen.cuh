@@ -129,6 +129,14 @@ template <typename T, typename... Others>
 FG_DEVICE compute_t<T> gather(const T* first, int64_t place, int64_t size, int64_t step, Others... others) {
   return 0 <= place && place < size ? gather(first + place * step, others...) : compute_t<T>(0);
 }
+
+// The element at ``pointer`` where its place is one of ``size``, and so on along other axes; zero where there is none.
+template <typename T> FG_DEVICE compute_t<T> load_within(const T* pointer) { return load(pointer); }
+template <typename T, typename... Others>
+FG_DEVICE compute_t<T> load_within(const T* pointer, int64_t place, int64_t size, Others... others) {
+  return 0 <= place && place < size ? load_within(pointer, others...) : compute_t<T>(0);
+}
+
 template <typename T, typename V> FG_DEVICE void store(T* pointer, V value) {
   *pointer = Compute<T>::narrow(compute_t<T>(value));
 }

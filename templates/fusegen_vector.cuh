@@ -159,6 +159,17 @@ FG_DEVICE Vec<compute_t<T>, N> gather(const T* first, int64_t place, int64_t siz
   return zeros;
 }
 
+// A vector of elements whose place is one of ``size``, and so on; zeros where there is none.
+template <int N, typename T> FG_DEVICE Vec<compute_t<T>, N> load_within(const T* first) { return load_vector<N>(first); }
+template <int N, typename T, typename... Others>
+FG_DEVICE Vec<compute_t<T>, N> load_within(const T* first, int64_t place, int64_t size, Others... others) {
+  if (0 <= place && place < size) return load_within<N>(first, others...);
+  Vec<compute_t<T>, N> zeros;
+#pragma unroll
+  for (int k = 0; k < N; ++k) zeros[k] = 0;
+  return zeros;
+}
+
 // Elements i .. i + N - 1 of n; the last vector may overhang, and reads as zero there.
 template <int N, typename T, typename I> FG_DEVICE Vec<compute_t<T>, N> load(const T* pointer, I i, I n) {
   if (i + N <= n) return load_vector<N>(pointer + i);

@@ -46,6 +46,7 @@ from fusegen.core.ir import (
     names_read,
     own_size,
     rebuild,
+    refs,
     substitute,
     walk,
 )
@@ -69,6 +70,7 @@ class Divided:
         fresh: gives an axis name that nothing has.
         names: what the declaration calls intermediates.
         taken: names of the op's that blocks must not have.
+        few: axes of a few elements, each of which is better a thing of its own.
         gone: the axes that have been taken out; ``kept`` those that could not be, and need not.
         grouped: the number's axis of each axis of blocks that lie in groups of one product's result.
     """
@@ -81,6 +83,7 @@ class Divided:
     outputs: list[Output]
     names: dict[Expr, str]
     taken: set[str] = field(default_factory=set)
+    few: Sequence[str] = ()
     gone: list[str] = field(default_factory=list)
     kept: set[str] = field(default_factory=set)
     grouped: dict[str, str] = field(default_factory=dict)
@@ -126,6 +129,7 @@ class Divided:
     def _next(self) -> str | None:
         """The axis to take out next: none that is a block's of another one that goes as well."""
         found = self._in_blocks() | dict.fromkeys(self._read_in_both_ways())
+        found |= dict.fromkeys(axis for axis in self.few if axis not in self.gone)
         inner = {self.parts[axis][1] for axis in found}
         return next((axis for axis in found if axis not in inner and axis not in self.kept), None)
 
@@ -259,6 +263,24 @@ class _Along:
         if isinstance(node, Joined):
             return (inner - {node.part or ""}) | {node.whole}
         return inner
+
+
+def axes_of_pairs(operands: Sequence[Operand], reduces: Sequence[Reduce]) -> set[str]:
+    """Axes that something is added up along for each pair of elements, as distances of points are along coordinates:
+    nothing that is read has as many elements as there are pairs. Taken apart, what is added up is arithmetic where a
+    pair is met, and not a tensor of all pairs in memory."""
+    along = _Along(operands)
+    found, other = set[str](), set[str]()
+    for reduce in reduces:
+        axes, over = along.of(reduce.expr), frozenset(reduce.over)
+        sides = {side - over for ref in refs(reduce.expr) if over <= (side := along.of(ref))}
+        alone = len(over) == 1 and reduce.kind in ("sum", "max", "min", "prod", "sum_exp")
+        if alone and len(sides) > 1 and not any(axes - over <= along.of(ref) for ref in refs(reduce.expr)):
+            found |= over
+        elif not alone:
+            other |= over | (axes if reduce.kind in (DOT, SCAN) else frozenset())
+        along.define(reduce)
+    return found - other
 
 
 def _axes_of(trace: Divided) -> dict[Expr, frozenset[str]]:

@@ -43,7 +43,7 @@ from fusegen.core.monoids import BY_KIND
 from fusegen.core.products import contracted_sizes, renamed_axes
 from fusegen.core.subexpressions import Renaming, introduce_lets, live_reduces, safe_name
 from fusegen.declare.axes import AxisVar, Dims, NotNested, leaves, mirror, unite
-from fusegen.declare.blocks import Divided
+from fusegen.declare.blocks import Divided, axes_of_pairs
 from fusegen.declare.memory import check_written
 from fusegen.declare.parts import check_count
 from fusegen.declare.scalars import in_double
@@ -62,6 +62,8 @@ from fusegen.declare.value import (
 )
 
 Result = tuple[Value, PackedBlock | None]
+# Of so many elements at most, each that is added up for a pair of others is a thing of its own.
+FEW_ELEMENTS = 4
 
 
 def build_op(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar], returned: Any, doc: str) -> Op:
@@ -90,7 +92,12 @@ def build_op(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar]
     parts = {builder.names[whole]: (count, builder.names[part] if part else None) for whole, part, count in counts}
     made = {*taken, *names.values(), *(o.name for o in outputs), *(o.name for o in operands)}
     live = live_reduces(reduces, outputs)
+    paired = axes_of_pairs(operands, live)
+    tracer.meets_in_pairs = bool(paired)
+    few = {builder.names[axis]: axis.size for axis in builder.names if 1 < axis.size <= FEW_ELEMENTS}
+    parts |= {axis: (few[axis], None) for axis in sorted(paired & few.keys() - parts.keys())}
     divided = Divided(tracer.where, parts, builder.fresh, operands, live, outputs, local_names, made)
+    divided.few = [axis for axis in parts if axis in paired and parts[axis][1] is None]
     divided.run()
     _check_blocks_distinct(tracer, results, [d for d in counts if builder.names[d[0]] in divided.gone])
     operands, reduces, outputs, local_names = divided.operands, divided.reduces, divided.outputs, divided.names
@@ -438,6 +445,7 @@ def _axis_names(tracer: Tracer, results: Sequence[Dims]) -> dict[AxisVar, str]:
     shapes = [*several, *sorted(operands, key=len, reverse=True), *written]
     names: dict[AxisVar, str] = {}
     carried = set(leaves(dim for _, dims in tracer.operands for dim in dims))
+    told = set(leaves(tracer.told))
     rank = max((len(dims) for dims in shapes), default=0)
     order: list[AxisVar] = []
     least: dict[AxisVar, int] = {}
@@ -452,7 +460,8 @@ def _axis_names(tracer: Tracer, results: Sequence[Dims]) -> dict[AxisVar, str]:
     def name(dim: AxisVar, number: int) -> None:
         if dim not in names:
             numbers.add(number)
-            names[dim] = axis_name(number, dim.size if dim.made and dim not in carried else None)
+            says = dim in told or (dim.made and dim not in carried)
+            names[dim] = axis_name(number, dim.size if says else None)
 
     for dim in order:
         name(dim, max(least[dim], max(numbers, default=-1) + 1))

@@ -190,6 +190,7 @@ def _apart(value: Value, places: Value, position: int, axis: AxisVar | None) -> 
         return value, axis
     tracer = current()
     tracer.reads_sizes = True
+    tracer.told.append(axis)
     made = AxisVar(axis.find().size, f"places along {axis.origin}", fixed=True, made=True)
     dims = (*value.dims[:position], made, *value.dims[position + 1 :])
     return picked(value, Index(tracer.name_of(made)), axis, dims, "take"), made

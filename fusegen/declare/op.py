@@ -22,7 +22,7 @@ from fusegen.declare.indexing import own_places
 from fusegen.declare.memory import argument, in_own_memory
 from fusegen.declare.random_numbers import drawing
 from fusegen.declare.tensor import Tensor as Tensor
-from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec, called, trace
+from fusegen.declare.trace import Asked, ScalarSpec, Spec, TensorSpec, called, trace
 from fusegen.declare.value import NumberAsked, Value, current, lift, plain_number
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Declaration:
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     overwrites: str | None = None
     traces: Recent[Any, Op] = field(default_factory=lambda: Recent(MOST_TRACES))
-    sized: Recent[Any, bool] = field(default_factory=lambda: Recent(MOST_TRACES))
+    sized: Recent[Any, Asked] = field(default_factory=lambda: Recent(MOST_TRACES))
     inlined: bool = False
     listed: tuple[str, ...] | None = None
     random: bool = False
@@ -257,19 +257,21 @@ class Declaration:
         return ScalarSpec(dtypes.bool_ if isinstance(value, bool) else dtypes.int64, given)
 
     def trace(self, arguments: Mapping[str, Spec | Any], autocast: DType | None = None) -> Op:
-        """The Op for these arguments; traced once per pattern (ranks, dtypes, which sizes are 1, constants), and where
-        the declaration looks at sizes for each shape. Numbers that it asks for their values are ``fixed`` from then on.
+        """The Op for these arguments; traced once per pattern (ranks, dtypes, which sizes are 1, constants), and for
+        each shape, or each few of a size, where the declaration looks at those (``Asked``). Numbers that it asks for
+        their values are ``fixed`` from then on.
 
         Args:
             autocast: the dtype that float tensors are computed with (see ``cast_to``).
         """
         pattern = (autocast, *((name, _pattern(value)) for name, value in arguments.items()))
         shapes = tuple(value.shape for value in arguments.values() if isinstance(value, TensorSpec))
-        key = (pattern, shapes) if self.sized.get(pattern) else pattern
+        asked_before = self.sized.get(pattern)
+        key = (pattern, asked_before.of(shapes)) if asked_before else pattern
         op = self.traces.get(key)
         if op is None or (shapes and _sizes_clash(op, arguments)):
             try:
-                op, reads_sizes = trace(
+                op, asked_sizes = trace(
                     self._run, self.name, self.declared, arguments, _codes, autocast, self.function.__doc__ or ""
                 )
             except NumberAsked as asked:
@@ -277,9 +279,9 @@ class Declaration:
                 known = {n: spec for n, spec in arguments.items() if isinstance(spec, ScalarSpec) and n in asked.names}
                 return self.trace({**arguments, **{n: spec.value for n, spec in known.items()}}, autocast)
             self._count_values(arguments)
-            if reads_sizes:
-                self.sized.put(pattern, True)
-                key = pattern, shapes
+            if asked_sizes is not Asked.ONES:
+                self.sized.put(pattern, asked_sizes)
+                key = pattern, asked_sizes.of(shapes)
             self.traces.put(key, op)
         return op
 

@@ -6,9 +6,10 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from types import CodeType, FrameType
 from typing import Any
 
@@ -17,7 +18,7 @@ from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, FusegenError
 from fusegen.core.ir import Op, Operand, Scalar, walk
 from fusegen.declare.axes import AxisVar
-from fusegen.declare.build_op import build_op
+from fusegen.declare.build_op import FEW_ELEMENTS, build_op
 from fusegen.declare.instances import asked_in
 from fusegen.declare.meeting import met_apart
 from fusegen.declare.value import FEW_BLOCKS, MOST_BLOCKS, MOST_SLICED, Tracer, Value, cast, tracing
@@ -50,12 +51,32 @@ class ScalarSpec:
 Spec = TensorSpec | ScalarSpec
 
 
+class Asked(Enum):
+    """What a declaration asked of the sizes of its arguments: which are 1, which are a few, or all of them."""
+
+    ONES = "ones"
+    FEW = "few"
+    ALL = "all"
+
+    @classmethod
+    def by(cls, tracer: Tracer) -> Asked:
+        """What this trace has asked."""
+        return cls.ALL if tracer.reads_sizes else cls.FEW if tracer.meets_in_pairs else cls.ONES
+
+    def of(self, shapes: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+        """What is asked of these shapes."""
+        if self is Asked.ALL:
+            return tuple(map(tuple, shapes))
+        few = FEW_ELEMENTS + 1
+        return tuple(tuple(min(size, few) for size in shape) for shape in shapes) if self is Asked.FEW else ()
+
+
 def trace(
     function: Callable[[Mapping[str, Any]], Any], name: str, declared: str, arguments: Mapping[str, Any],
     codes: set[Any], autocast: DType | None = None, doc: str = "",
-) -> tuple[Op, bool]:  # fmt: skip
-    """The Op that ``function`` declares of arguments by name, and whether it looked at more of their sizes than which
-    of them are 1: then it may say something else of other sizes.
+) -> tuple[Op, Asked]:  # fmt: skip
+    """The Op that ``function`` declares of arguments by name, and what it asked of their sizes: of others it may say
+    something else.
 
     Args:
         arguments: per parameter a TensorSpec, a ScalarSpec, or a compile-time constant that is passed through.
@@ -70,8 +91,8 @@ def trace(
     try:
         op = first.run(function)
         if _is_read_whole_and_in_parts(op) and (other := _without_blocks(first, function)) is not None:
-            return other, True
-        return _smaller(op, first, function), first.tracer.reads_sizes
+            return other, Asked.ALL
+        return _smaller(op, first, function), Asked.by(first.tracer)
     except DeclarationError:
         # The axes of a product's result are those of its factors at first: most ops read better so. Then what is added
         # to the result may make two axes of a factor one: a bias that is added to the columns of x @ w, and to those of
@@ -80,10 +101,10 @@ def trace(
             found = _without_blocks(first, function)
             if found is None:
                 raise
-            return found, True
+            return found, Asked.ALL
         second = _Trace(name, declared, arguments, codes, autocast, doc, separate_product_axes=True)
         try:
-            return second.run(function), second.tracer.reads_sizes
+            return second.run(function), Asked.by(second.tracer)
         except DeclarationError:
             if not second.tracer.met_itself:
                 raise

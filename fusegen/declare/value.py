@@ -91,7 +91,11 @@ class Tracer:
     # What must not come to have one axis as two of its dimensions, and whether something has, as x + x.mT does.
     distinct: list[tuple[str, Dims]] = field(default_factory=list)
     met_itself: bool = False
+    # Axes of which elements are read at places that numbers tell: their names tell their sizes, so that kernels need
+    # not ask which elements there are.
+    told: list[AxisVar] = field(default_factory=list)
     reads_sizes: bool = False  # The declaration asks for sizes, not only for which of them are 1.
+    meets_in_pairs: bool = False  # Few elements are added up for each pair of many (declare/build_op).
     separate_product_axes: bool = False  # Results of matrix products have other axes than their factors.
     # Slices of more blocks than a few have been taken; and of how many blocks slices may be: others are read at their
     # places. Of none: splits are read as well, and what is put together is told apart by position.

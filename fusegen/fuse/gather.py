@@ -9,10 +9,11 @@ something else walks over the row: it finds it on its way, or picks it (fuse/row
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fusegen.core import dtypes
+from fusegen.core.intervals import Deciding, conditions, every
 from fusegen.core.ir import (
     Axes,
     Call,
@@ -30,6 +31,7 @@ from fusegen.core.ir import (
     call,
     const,
     names_read,
+    own_size,
     refs,
     transform,
 )
@@ -61,12 +63,49 @@ def gathering(
     if left == list(reduces):
         return op, left, list(outputs)
     results = [replace(output, expr=values.of(output.expr)) for output in outputs]
-    places = transform([item.expr for item in (*left, *results)], _folded)  # conditions of one place are one
+    places = transform([item.expr for item in (*left, *results)], _Conditions(gatherer.gathered))
+
+    def decided(reduce: Reduce) -> Reduce:
+        """A reduction without the conditions that sizes decide, unless it varied by these alone along its axes."""
+        varies = along.of(places[reduce.expr]) >= along.of(reduce.expr) & set(reduce.over)
+        return replace(reduce, expr=places[reduce.expr]) if varies else reduce
+
     return (
         replace(op, operands=(*op.operands, *gatherer.found.values())),
-        [replace(reduce, expr=places[reduce.expr]) for reduce in left],
+        list(map(decided, left)),
         [replace(output, expr=places[output.expr]) for output in results],
     )  # fmt: skip
+
+
+class _Conditions(Deciding):
+    """Conditions of one place are one, those that sizes decide are gone, and so are those that a read asks itself: it
+    is zero where there is no such element."""
+
+    def __init__(self, gathered: Mapping[str, Gathered]) -> None:
+        super().__init__()
+        self.gathered = gathered
+
+    def __call__(self, node: Expr) -> Expr:
+        node = super().__call__(_folded(node))
+        match node:
+            case Call("where", (condition, Ref(name=name) as value, Const(0))) if name in self.gathered:
+                places = self.gathered[name].places
+                left = [each for each in conditions(condition) if not any(_is_within(each, *told) for told in places)]
+                return call("where", every(left), value, node.children[2], dtype=node.dtype) if left else value
+        return node
+
+
+def _is_within(condition: Expr, axis: str, place: Expr) -> bool:
+    """Whether a condition holds wherever there is an element at this place along an axis."""
+    size = own_size(axis)
+    match condition:
+        case Call("ge", (asked, Const(least))):
+            return asked == place and least <= 0
+        case Call("lt", (asked, Size(axis=other))):
+            return asked == place and other == axis
+        case Call("lt", (asked, Const(most))):
+            return asked == place and size is not None and size <= most
+    return False
 
 
 class _Gatherer:
@@ -143,6 +182,9 @@ class _Gatherer:
         return {axis for axis in gathered.table.shape if axis} - {axis for axis, _ in gathered.places}
 
     def _gathered(self, table: Operand, places: tuple[tuple[str, Expr], ...]) -> Expr:
+        places = tuple((axis, place) for axis, place in places if place != Place(axis))  # but for its own
+        if not places:
+            return table.ref
         key = table.name, places
         if key not in self.found:
             name = safe_name(f"{table.name}_at", self.taken)

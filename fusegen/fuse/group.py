@@ -33,6 +33,7 @@ from fusegen.fuse.argreduce import in_one_pass
 from fusegen.fuse.gather import gathering
 from fusegen.fuse.hoist import Hoist
 from fusegen.fuse.kernel import Gathered, Kernel, kernel_name, read_by
+from fusegen.fuse.nested_sums import nested, sharing
 from fusegen.fuse.row_kernel import GROUP_AXIS, SHARE_AXIS, TILE_AXIS, RowKernel, levels
 from fusegen.fuse.rows import Allowed, Fused, fuse, in_order
 from fusegen.fuse.strided_rows import fuse_strided_rows
@@ -96,9 +97,21 @@ def _around(op: Op, fuse: Callable[..., Fused | None], *, alone: bool = False) -
     by rows first, unless the kernel is to be ``alone``."""
     op, reduces, outputs, axes = _prepared(op)
     fused = fuse(op, reduces, outputs, axes)
-    if fused is not None:
+    if fused is not None and not _is_read_again(op, fused, reduces, axes):
         for kernels in _with_rest(op, fused, axes, {}, 1 if alone else MOST_ROW_KERNELS):
             yield _named(kernels)
+
+
+def _is_read_again(
+    op: Op, fused: Fused, reduces: Sequence[Reduce], axes: Mapping[str, frozenset[str]]
+) -> bool:  # fmt: skip
+    """Whether a row kernel that writes nothing but sums leaves some to a pass over the same tensors, which could take
+    all of them (fuse/nested_sums)."""
+    if fused.kernel.pointwise:
+        return False
+    own = {item.name for item in fused.kernel.items if isinstance(item, Reduce)}
+    left = {reduce.name for reduce in (*fused.given, *fused.reduces)}
+    return any(names & own and names & left for names in sharing(op, reduces, axes))
 
 
 def _with_rest(
@@ -156,6 +169,8 @@ def _kernels(
         given: results of kernels before these, by name.
         wanted: names of results that other kernels need.
     """
+    reduces, outputs, made = nested(op, reduces, outputs, axes, wanted)
+    axes.update(made)
     passes = _passes(reduces, axes)
     elementwise: dict[frozenset[str], list[Output]] = {}
     for output in outputs:

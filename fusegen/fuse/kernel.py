@@ -6,8 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fusegen.core.intervals import Intervals
 from fusegen.core.ir import (
     Axes,
+    Call,
+    Const,
     Expr,
     Let,
     Op,
@@ -20,6 +23,7 @@ from fusegen.core.ir import (
     Shape,
     axis_order,
     names_read,
+    own_size,
     refs,
 )
 from fusegen.core.locks import cached_property
@@ -55,19 +59,58 @@ class Gathered(Operand):
     table: Operand = field(kw_only=True)
     places: tuple[tuple[str, Expr], ...] = field(kw_only=True)
 
+    @cached_property
+    def shifts(self) -> Mapping[str, tuple[str | None, int]]:
+        """By axis of the table, where its place is a position and a number more, that position's axis and the number:
+        there an element lies as far on as elements of an operand do. Of a number alone the axis is None."""
+        found = {axis: _shift(place) for axis, place in self.places}
+        return {axis: shift for axis, shift in found.items() if shift is not None}
+
+    @cached_property
+    def asked(self) -> tuple[tuple[str, Expr], ...]:
+        """The places that may be nowhere, as far as sizes tell, and those that must be looked up: without shifts that
+        lead to an element from everywhere."""
+        known = Intervals()
+
+        def is_there(axis: str, place: Expr) -> bool:
+            (least, most), size = known.of(place), own_size(axis)
+            return axis in self.shifts and least >= 0 and size is not None and most < size
+
+        return tuple((axis, place) for axis, place in self.places if not is_there(axis, place))
+
+    @property
+    def along(self) -> tuple[str | None, ...]:
+        """The axes that the table's dimensions lead along in memory: None of what is looked up."""
+        told = {axis: self.shifts[axis][0] if axis in self.shifts else None for axis, _ in self.places}
+        return tuple(told.get(axis, axis) if axis else None for axis in self.table.shape)
+
     @property
     def reads(self) -> list[Ref]:
         """What tells the positions."""
-        return refs(*(place for _, place in self.places))
+        return refs(*(place for _, place in self.asked))
 
     @property
     def told_by(self) -> list[Ref]:
         """The same without what only reports read: where a place stands."""
-        return refs(*(bare(place) for _, place in self.places))
+        return refs(*(bare(place) for _, place in self.asked))
 
     def step(self, axis: str) -> str:
         """What the distance in memory of two neighbours along an axis is called among the sizes of axes."""
         return f"{self.name} step along {axis}"
+
+
+def _shift(place: Expr) -> tuple[str | None, int] | None:
+    """The axis of a position, and the number that is added to it; None of any other place."""
+    match place:
+        case Const(number):
+            return None, int(number)
+        case Place(axes=(axis,)):
+            return axis, 0
+        case Call("add", (Place(axes=(axis,)), Const(number))):
+            return axis, int(number)
+        case Call("sub", (Place(axes=(axis,)), Const(number))):
+            return axis, -int(number)
+    return None
 
 
 def with_places(names: Iterable[str], gathered: Sequence[Gathered]) -> set[str]:
@@ -191,6 +234,26 @@ class Kernel:
     def gathered(self) -> tuple[Gathered, ...]:
         """Operands that are read where others say."""
         return tuple(operand for operand in self.operands if isinstance(operand, Gathered))
+
+    @property
+    def streams(self) -> tuple[Operand, ...]:
+        """What is read where strides say: tensors, and what is gathered a number of places away."""
+        return (*self.tensors, *(o for o in self.gathered if len(o.shifts) == len(o.places)))
+
+    @cached_property
+    def memory(self) -> Mapping[str, str]:
+        """By what is gathered whose pointer and strides it has: reads of one tensor that lie alike share them."""
+        alike = {(o.name, o.shape): o.name for o in self.tensors}
+        taken = {o.name for o in self.operands}
+        found: dict[str, str] = {}
+        for operand in self.gathered:
+            table = operand.table.name
+            key = table, operand.along
+            if key not in alike:
+                alike[key] = operand.name if table in taken else table
+                taken.add(alike[key])
+            found[operand.name] = alike[key]
+        return found
 
     @property
     def kept(self) -> tuple[str, ...]:

@@ -199,7 +199,7 @@ def schedule_rows(
 ) -> tuple[RowSchedule, Launch] | None:
     """How to walk, or None where a row does not lie side by side in memory, or not on the chip."""
     buffers = {**given, **positions(kernel, sizes)}
-    reads = [buffers[o.name] for o in kernel.tensors]
+    reads = [buffers[o.name] for o in kernel.streams]
     leading = sorted([*reads, *(buffers[o.name] for o in kernel.written)], key=_breadth)
     kept_order, over_order = ordered(kernel.kept, leading), ordered(kernel.over, leading)
     kept_order.sort(key=lambda axis: axis not in kernel.slices)

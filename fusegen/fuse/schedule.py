@@ -13,7 +13,7 @@ from math import prod
 from typing import ClassVar
 
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Expr, Size, axis_order, walk
+from fusegen.core.ir import Expr, Place, Size, axis_order, walk
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse import cost
 from fusegen.fuse.choices import KernelChoices, powers
@@ -24,6 +24,9 @@ THREADS = 256
 VECTOR_BYTES = 16
 LARGEST_VECTOR = 8
 TILE = 32
+# A thread takes so many bytes side by side of what is read one element at a time: a warp's reads then fill lines.
+
+NEAR_BYTES = 8
 APART_ELEMENTS = 2**20  # from here on, an elementwise thread without vectors takes several
 # Reductions are split into parts of at least this many elements a thread, and into at most this many parts: fixed
 # numbers, so that the order of additions, and with it the last bit, does not depend on the machine. Into parts of
@@ -79,11 +82,12 @@ class Buffer:
 @dataclass(frozen=True)
 class Placement:
     """An operand's or output's way of access, and which loops it moves along ("1": by one, "s": by a stride, "@": to
-    where other operands say)."""
+    where other operands say); of what is gathered also how far apart in memory its places are, "0", "1" or "s"."""
 
     name: str
     access: Access
     moves: tuple[str, ...]
+    steps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,7 +334,7 @@ def schedule(
         choices: what to do otherwise than by default.
     """
     buffers = {**buffers, **positions(kernel, sizes)}
-    leading = [buffers[o.name] for o in kernel.written] + [buffers[o.name] for o in kernel.tensors]
+    leading = [buffers[o.name] for o in kernel.written] + [buffers[o.name] for o in kernel.streams]
     axis_sizes = needed_sizes(kernel, sizes, buffers)
     if kernel.reduces and kernel.kept:
         return _reduction(kernel, sizes, buffers, leading, axis_sizes, choices)
@@ -382,20 +386,23 @@ def settled(
         vector: elements of a vector along the loop ``fast``, in which a place that is the same for all has them.
     """
     found = {p.name: p for p in placements}
+    in_memory = {operand.name for operand in kernel.tensors}
     for gathered in kernel.gathered:
         own = [loop.strides[gathered.name] for loop in loops]
         reads = [found[ref.name] for ref in gathered.reads if ref.name in found]
         moved = [any(place.moves[at] != "0" for place in reads) for at in range(len(loops))]
         to = tuple("@" if m == "0" and along else m for m, along in zip(moves(own), moved, strict=True))
         buffer = buffers[gathered.name]
-        apart = [buffer.strides[gathered.step(axis)] for axis, _ in gathered.places]
+        steps = [buffer.strides[gathered.step(axis)] for axis, _ in gathered.places]
+        by = [gathered.shifts[axis][1] if axis in gathered.shifts else 1 for axis, _ in gathered.places]
+        apart = [step * number for step, number in zip(steps, by, strict=True)]
         apart += [stride for loop, stride in enumerate(own) if loop != fast]
         width = min(VECTOR_BYTES, vector * buffer.dtype.size)
         # What is no tensor as it lies may be read element by element, behind vectors.
-        known = {operand.name for operand in kernel.tensors}.issuperset(ref.name for ref in gathered.told_by)
+        known = all(isinstance(ref, Place) or ref.name in in_memory for ref in gathered.told_by)
         alike = vector > 1 and known and own[fast] == 1 and not moved[fast] and all(s % vector == 0 for s in apart)
         access = Access.ROW if alike and buffer.alignment % width == 0 else Access.STRIDED
-        found[gathered.name] = Placement(gathered.name, access, to)
+        found[gathered.name] = Placement(gathered.name, access, to, moves(steps))
     return tuple(found.values())
 
 
@@ -413,6 +420,9 @@ def _elementwise(
     in_memory = [o.name for o in (*kernel.tensors, *kernel.written)]
     streams = [buffers[name].dtype.size for name in in_memory if loops and per_buffer[name][-1] == 1]
     vector = min(LARGEST_VECTOR, max((VECTOR_BYTES // size for size in streams), default=1))
+    if _reads_one_by_one(kernel, loops, buffers, vector):
+        near = [buffers[o.name].dtype.size for o in kernel.streams]
+        vector = min(vector, max(1, NEAR_BYTES // max(near)))
     widest, vector = vector, choices.take("vector", vector, powers(1, vector))
     whole_rows = not loops or loops[-1].size % vector == 0
     if vector == 1 < widest:
@@ -487,6 +497,19 @@ def _vector_access(
     return Access.STRIDED
 
 
+def _reads_one_by_one(
+    kernel: Kernel, loops: Sequence[Loop], buffers: Mapping[str, Buffer], vector: int
+) -> bool:  # fmt: skip
+    """Whether vectors of what is gathered along the fast loop would be read an element at a time: by a shift that no
+    vector begins at."""
+    if not loops or vector == 1:
+        return False
+    whole = vector if loops[-1].size % vector == 0 else 1
+    placed = {p.name: p for p in settled(kernel, loops, [], buffers, whole, len(loops) - 1)}
+    shifted = [o.name for o in kernel.streams if o.name in placed]
+    return any(placed[name].access is Access.STRIDED and placed[name].moves[-1] == "1" for name in shifted)
+
+
 def _is_scattered(strides: Sequence[int], loops: Sequence[Loop], buffer: Buffer, vector: int, whole_rows: bool) -> bool:
     """Whether a result that lies row by row would be written one element of a vector at a time: by a thread each, what
     neighbours write is one transaction."""
@@ -542,19 +565,21 @@ def _reduction(
     axis_sizes: Mapping[str, int],
     choices: KernelChoices,
 ) -> tuple[Schedule, Launch]:
-    reads = [buffers[o.name] for o in kernel.tensors]
+    reads = [buffers[o.name] for o in kernel.streams]
     widest = sorted(reads, key=lambda b: -sum(1 for s in b.strides.values() if s))
     kept = merged(ordered(kernel.kept, [*widest, *leading]), sizes, buffers)
     over = merged(ordered(kernel.over, [*widest, *leading]), sizes, buffers)
     m, n = prod(loop.size for loop in kept), prod(loop.size for loop in over)
     along_kept = bool(kept) and bool(over) and faster(kept[-1], over[-1], kernel)
+    pairs = n >= LONG_COLUMN and m >= TILE and _meets_in_pairs(kernel)
+    along_kept |= pairs
     many = m >= SERIAL_RESULTS
     if not over or choices.ask("serial", is_serial(m, n) and not along_kept):
         return _serial(kernel, kept, over, buffers, axis_sizes)
     loops = [*kept, *over]
     fast = len(kept) - 1 if along_kept else len(loops) - 1
     vector, placements = vector_placements(kernel, loops, fast, buffers)
-    uneven = along_kept and vector == 1
+    uneven = (along_kept and vector == 1) or pairs
     while along_kept and vector > LEAST_COLUMN_VECTOR and _is_too_much(kernel, vector):
         vector, placements = vector_placements(kernel, loops, fast, buffers, vector // 2)
     threads = THREADS if along_kept else min(THREADS, max(TILE, -(-n // (vector * TILE)) * TILE))
@@ -619,12 +644,20 @@ def _columns_apart(
     """Results of a thread where no vectors come out even: several of its reads are then under way at once, and what is
     the same for all columns is computed for several. One where that would leave too few threads."""
     sizes = [buffers[o.name].dtype.size for o in kernel.tensors if loops[fast].strides[o.name] == 1]
-    if kernel.pointwise or not sizes or not n:
+    if kernel.pointwise or not (sizes or _meets_in_pairs(kernel)) or not n:
         return 1
     apart, busy = MOST_COLUMNS_APART, FEW_BLOCKS * THREADS * REDUCE_ELEMENTS
     while apart > 1 and (apart * of_each_result(kernel) > COLUMN_REGISTERS or apart * max(busy // n, TILE) > m):
         apart //= 2
     return apart
+
+
+def _meets_in_pairs(kernel: Kernel) -> bool:
+    """Whether all that is read varies along results, or along what is reduced, and nothing along both: each element of
+    one side meets each of the other. Then memory is no matter, and what a thread has read serves several results."""
+    kept, over = set(kernel.kept), set(kernel.over)
+    sides = [(not kept.isdisjoint(o.shape), not over.isdisjoint(o.shape)) for o in (*kernel.streams, *kernel.gathered)]
+    return bool(sides) and all(one != other for one, other in sides if one or other) and (True, False) in sides
 
 
 def _is_too_much(kernel: Kernel, vector: int) -> bool:

@@ -202,7 +202,7 @@ def schedule_strided_rows(
     """How to walk, or None where rows do not lie side by side, or are too long for registers."""
     buffers = {**given, **positions(kernel, sizes)}
     leading = sorted(
-        [buffers[thing.name] for thing in (*kernel.tensors, *kernel.written)],
+        [buffers[thing.name] for thing in (*kernel.streams, *kernel.written)],
         key=lambda b: -sum(1 for stride in b.strides.values() if stride),
     )
     kept_order, over_order = ordered(kernel.kept, leading), ordered(kernel.over, leading)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from fusegen.core.ir import Call, Expr, Let, Operand, Output, Reduce, names_read, walk
+from fusegen.core.ir import Call, Expr, Let, Operand, Output, Reduce, axis_order, names_read, own_size, walk
 from fusegen.fuse.kernel import Gathered, Kernel, Position, with_places
 from fusegen.fuse.reuse import Traversal, still_needed
 from fusegen.fuse.schedule import THREADS, FullReductionSchedule, Schedule
@@ -72,8 +72,9 @@ class Builder:
         self.lines = Lines(macros(), WIDTH - self.indent)
         # A split kernel's two stages do not have all numbers each.
         self.numbers = {} if self.schedule.split else computed_once(self.kernel)
+        few = self.schedule.index == "int"
         self.number_printer = Printer(half, self.variable)
-        self.printer = Printer(half, self.variable, self.numbers, self.kernel.is_of_elements)
+        self.printer = Printer(half, self.variable, self.numbers, self.kernel.is_of_elements, few=few)
         self._read: dict[Let | Reduce | Output, set[str]] = {}
         self._lets: dict[Let, Statement] = {}
         # What earlier traversals of a row have kept.
@@ -239,18 +240,22 @@ class Builder:
         for loop in loops:
             move, at = self.schedule.placement(name).moves[loop], (instead or {}).get(loop, Symbol(f"j{loop}"))
             if move in ("1", "s"):
-                terms.append(at if move == "1" else at * Symbol(f"{self.stem(name)}_stride{loop}"))
+                terms.append(at if move == "1" else at * self.stride(name, loop))
         return total(terms)
+
+    def stride(self, name: str, loop: int) -> Term:
+        """How far apart in memory neighbours along a loop are."""
+        return Symbol(f"{self.stem(self.kernel.memory.get(name, name))}_stride{loop}")
 
     def pointer(self, name: str, offset: Term | None) -> Term:
         """``x_ptr + offset``."""
-        start = Symbol(self.names.pointer(name))
+        start = Symbol(self.names.pointer(self.kernel.memory.get(name, name)))
         return start if offset is None else add(start, offset)
 
     def element_offset(self, name: str, offset: Term | None, fast: int) -> Term | None:
         """``offset``, k elements further along the loop ``fast``."""
         k, move = Symbol("k"), self.schedule.placement(name).moves[fast]
-        step = {"1": k, "s": k * Symbol(f"{self.stem(name)}_stride{fast}")}.get(move)
+        step = {"1": k, "s": k * self.stride(name, fast)}.get(move)
         return total(each for each in (offset, step) if each is not None)
 
     def coordinates(
@@ -309,25 +314,49 @@ class Builder:
         """``statement`` of an element of what is gathered, given the pointer to where its places are zero; and what
         tells these places in front of it, where there is no room for them."""
         stem = self.stem(operand.name)
-        values: dict[str, Term] = {axis: self.value(place) for axis, place in operand.places}
+        values: dict[str, Term] = {axis: self.value(place) for axis, place in operand.asked}
         whole = statement(self._gathered(operand, self.pointer(operand.name, Symbol(f"{stem}_at")), values, vector))
         found = list[Statement]()
         if not self.lines.fits(whole):
-            for axis, place in operand.places:
-                name = f"{stem}_place{axis.lstrip('d')}"
+            for axis, place in operand.asked:
+                name = f"{stem}_place{axis_order(axis)[0]}"
                 found += self._named(place, name)
                 values[axis] = Symbol(name)
         return found, lambda pointer: statement(self._gathered(operand, pointer, values, vector))
 
     def gathered(self, operand: Gathered, pointer: Term) -> Term:
         """An element of what is gathered, given the pointer to where its places are zero."""
-        return self._gathered(operand, pointer, {axis: self.value(place) for axis, place in operand.places}, ())
+        return self._gathered(operand, pointer, {axis: self.value(place) for axis, place in operand.asked}, ())
 
     def _gathered(self, operand: Gathered, pointer: Term, places: Mapping[str, Term], vector: tuple[int, ...]) -> Term:
-        told = list[Term]()
-        for axis, place in places.items():
-            told += [place, Symbol(axis.upper()), Symbol(self.names.step(operand.name, axis))]
-        return invoke("fg::gather", pointer, *told, of=vector)
+        """Shifts are added to the pointer; what they do not say is looked up, or compared."""
+        told, asked = list[Term](), list[tuple[Term, Term]]()
+        for (axis, _), step in zip(operand.places, self.schedule.placement(operand.name).steps, strict=True):
+            apart = self._step(operand, axis, step)
+            is_shift = axis in operand.shifts
+            by = operand.shifts[axis][1] if is_shift else 0
+            if by:
+                far = Number(abs(by)) if apart == Number(1) else apart if abs(by) == 1 else Number(abs(by)) * apart
+                pointer = Binary("+" if by > 0 else "-", pointer, far)
+            if axis in places:
+                size = own_size(axis)
+                length = Symbol(axis.upper()) if size is None else Number(size)
+                if is_shift:
+                    asked.append((places[axis], length))
+                else:
+                    told += [places[axis], length, apart]
+        if told:  # the pointer is where a shift leads already
+            further = [term for place, length in asked for term in (place, length, Number(0))]
+            return invoke("fg::gather", pointer, *told, *further, of=vector)
+        if asked:
+            return invoke("fg::load_within", pointer, *(term for pair in asked for term in pair), of=vector)
+        return invoke("fg::load_vector" if vector else "fg::load", pointer, of=vector)
+
+    def _step(self, operand: Gathered, axis: str, step: str) -> Term:
+        """How far apart two places along an axis are."""
+        if step in ("0", "1"):
+            return Number(int(step))
+        return Symbol(self.names.step(self.kernel.memory[operand.name], axis))
 
     def _named(self, expr: Expr, name: str) -> list[Statement]:
         """An expression as a constant, in front of it those of its parts that would make the line too long."""

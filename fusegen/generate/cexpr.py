@@ -9,6 +9,7 @@ from typing import TypeGuard
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import Category, DType
+from fusegen.core.intervals import Intervals
 from fusegen.core.ir import Call, Const, Detail, Expr, Ref, Size, is_call, walk, whole
 from fusegen.core.within import Within
 from fusegen.declare.table import Function, Kind, lookup
@@ -31,6 +32,7 @@ class Printer:
         each: whether something is computed at every element. What is computed once for many is as exact as it can be:
             a mean that elements are compared with is no place to save an instruction.
         inside: the condition under which there is such an element at all; empty where there always is.
+        few: all positions fit an int, with room for as much again as a vector has.
     """
 
     half: bool
@@ -38,6 +40,7 @@ class Printer:
     known: Mapping[Expr, str] = field(default_factory=dict)
     each: Callable[[Expr], bool] = lambda _: False
     inside: str = ""
+    few: bool = False
 
     def text(self, expr: Expr) -> str:
         """An expression in C."""
@@ -154,7 +157,19 @@ class Printer:
             return f"fg::to_integer<{_ctype(expr.dtype)}>({text})", _ATOM
         if expr.dtype is dtypes.float32 and inner.dtype in _BYTES:
             return f"fg::byte_to_float<{_ctype(inner.dtype)}>({text})", _ATOM
+        if self.few and expr.dtype.is_float and inner.dtype is dtypes.int64 and _fits_int(inner):
+            text = f"int({text})"  # a GPU converts integers of 64 bits at a quarter of the rate
         return f"{_ctype(expr.dtype)}({text})", _ATOM
+
+
+# The largest position of a kernel that counts in ints (fuse/schedule.index_type).
+_LARGEST_POSITION = 2**31 - 1 - 4096 * 1024
+
+
+def _fits_int(expr: Expr) -> bool:
+    """Whether an int64 that is made of positions fits an int."""
+    least, most = Intervals(_LARGEST_POSITION).of(expr)
+    return -(2**31) <= least and most < 2**31
 
 
 def _is_count(expr: Expr) -> bool:

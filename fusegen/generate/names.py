@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from itertools import count
 
+from fusegen.core.ir import axis_order
 from fusegen.core.subexpressions import OF_KERNELS, ascii_name, is_reserved
 from fusegen.fuse.kernel import Kernel
 
@@ -68,7 +69,7 @@ class Names:
 
     def step(self, name: str, axis: str) -> str:
         """``table_at_step2``: how far apart two places are of what is gathered."""
-        return f"{self.stem(name)}_step{axis.lstrip('d')}"
+        return f"{self.stem(name)}_step{axis_order(axis)[0]}"
 
     def settle(self, code: str) -> bool:
         """Whether each identifier of rendered text means one thing; else what collides has another name from now on."""

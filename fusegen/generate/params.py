@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Computed, Expr, Operand, Output, Reduce, Ref, Scalar, Size, refs, walk
+from fusegen.core.ir import Computed, Expr, Operand, Output, Reduce, Ref, Scalar, Size, own_size, refs, walk
 from fusegen.core.monoids import BY_KIND
 from fusegen.core.text import shape_text
 from fusegen.fuse.kernel import Gathered, Kernel, Position, with_places
@@ -64,11 +64,19 @@ def parameters(kernel: Kernel, schedule: Schedule, names: Names, stage: str = "m
     else:
         found += [_output(o, names) for o in (*kernel.outputs, *kernel.partials)]
     found += _numbers(kernel, items, names)
-    found += [step for operand in gathered for step in _steps(operand, names)]
+    found += [step for operand in gathered for step in _steps(operand, kernel, schedule, names)]
     found += _extents(schedule)
     for placement in schedule.placements:
         found += _strides(placement, schedule, kernel, names)
-    return tuple(found)
+    return _each_once(found)
+
+
+def _each_once(found: Iterable[Param]) -> tuple[Param, ...]:
+    """The parameters: what is gathered shares those of a tensor that lies alike."""
+    named: dict[str, Param] = {}
+    for param in found:
+        named.setdefault(param.name, param)
+    return tuple(named.values())
 
 
 def _main_operands(kernel: Kernel, split: bool) -> list[Operand]:
@@ -85,15 +93,20 @@ def _gathered(kernel: Kernel, items: Iterable[Computed]) -> list[Gathered]:
     return [operand for operand in kernel.gathered if operand.name in read]
 
 
-def _steps(operand: Gathered, names: Names) -> list[Param]:
-    """How far apart places along its axes are."""
-    return [Param("axis", names.step(operand.name, axis), "int64_t", operand.step(axis)) for axis, _ in operand.places]
+def _steps(operand: Gathered, kernel: Kernel, schedule: Schedule, names: Names) -> list[Param]:
+    """How far apart places along its axes are, where that is asked."""
+    memory, steps = kernel.memory[operand.name], schedule.placement(operand.name).steps
+    return [
+        Param("axis", names.step(memory, axis), "int64_t", operand.step(axis))
+        for (axis, _), step in zip(operand.places, steps, strict=True)
+        if step == "s" and operand.shifts.get(axis, (None, 1))[1]
+    ]
 
 
 def _table(operand: Gathered, kernel: Kernel, schedule: Schedule, names: Names) -> Param:
     """The pointer to a tensor of which elements are gathered."""
     found = _input(operand.table, kernel, schedule, names)
-    return replace(found, name=names.pointer(operand.name))
+    return replace(found, name=names.pointer(kernel.memory[operand.name]))
 
 
 def reduced_type(reduce: Reduce) -> str:
@@ -135,10 +148,11 @@ def _output(output: Output, names: Names) -> Param:
 def _numbers(kernel: Kernel, items: Iterable[Computed], names: Names) -> list[Param]:
     """The scalars and sizes of axes that the items read."""
     gathered = _gathered(kernel, items)
-    places = [pair for operand in gathered for pair in operand.places]
+    places = [pair for operand in gathered for pair in operand.asked]
     nodes = list(walk([*(item.expr for item in items), *(place for _, place in places)]))
     read = {node.name for node in nodes if isinstance(node, Ref)}
-    axes = sorted({node.axis for node in nodes if isinstance(node, Size)} | {axis for axis, _ in places})
+    told = {axis for axis, _ in places if own_size(axis) is None}
+    axes = sorted({node.axis for node in nodes if isinstance(node, Size)} | told)
     scalars = [_scalar(scalar, names) for scalar in kernel.scalars if scalar.name in read]
     return [*scalars, *(Param("axis", axis.upper(), "int64_t", axis) for axis in axes)]
 
@@ -178,11 +192,13 @@ def _strides(placement: Placement, schedule: Schedule, kernel: Kernel, names: Na
         others = [o for o in kernel.operands if isinstance(o, Position)] + _gathered(kernel, kernel.reducing)
         if all(o.name != placement.name for o in (*_main_operands(kernel, True), *kernel.pointwise, *others)):
             return []
-    return _moving(placement, placement.moves, schedule, names)
+    return _moving(placement, placement.moves, kernel, schedule, names)
 
 
-def _moving(placement: Placement, moves: Sequence[str], schedule: Schedule, names: Names) -> list[Param]:
-    name, start = placement.name, names.stem(placement.name)
+def _moving(
+    placement: Placement, moves: Sequence[str], kernel: Kernel, schedule: Schedule, names: Names
+) -> list[Param]:
+    name, start = placement.name, names.stem(kernel.memory.get(placement.name, placement.name))
     loops = [loop for loop, move in enumerate(moves) if move == "s"]
     return [Param("stride", f"{start}_stride{loop}", schedule.index, name, loop) for loop in loops]
 
@@ -197,7 +213,7 @@ def _finish_parameters(kernel: Kernel, schedule: Schedule, names: Names) -> tupl
     found += [_table(o, kernel, schedule, names) for o in gathered]
     found += [_output(o, names) for o in kernel.outputs]
     found += _numbers(kernel, kernel.ending, names)
-    found += [step for operand in gathered for step in _steps(operand, names)]
+    found += [step for operand in gathered for step in _steps(operand, kernel, schedule, names)]
     index = schedule.index
     divisor = "fg::Divisor" if index == "int" else "fg::Divisor64"
     found += [Param("count", "m", index, "kept"), Param("splits", "splits", "int")]
@@ -205,5 +221,5 @@ def _finish_parameters(kernel: Kernel, schedule: Schedule, names: Names) -> tupl
     for thing in (*operands, *gathered, *kernel.outputs):
         placement = schedule.placement(thing.name)
         if placement.access is not Access.SINGLE:
-            found += _moving(placement, placement.moves[: schedule.kept], schedule, names)
-    return tuple(found)
+            found += _moving(placement, placement.moves[: schedule.kept], kernel, schedule, names)
+    return _each_once(found)

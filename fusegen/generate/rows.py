@@ -272,7 +272,7 @@ class RowParts(RowReads):
             return None
         at, name, ctype = Symbol(f"{self.stem(reduce.name)}_at"), operand.name, Plain(reduce.expr.dtype.ctype)
         value = Symbol(self.variable(reduce.name))
-        stride = Symbol(f"{self.stem(name)}_stride{self.fast}")
+        stride = self.stride(name, self.fast)
         step = {"1": at, "s": at * stride}.get(plan.placement(name).moves[self.fast])
         if step is None:
             return None

@@ -387,7 +387,7 @@ class StridedRows(Builder):
             return None
         start, name = self.stem(reduce.name), operand.name
         at, where, has = Symbol(f"{start}_at"), Symbol(f"{start}_place"), Symbol(f"has_{start}")
-        stride = Symbol(f"{self.stem(name)}_stride{fast}")
+        stride = self.stride(name, fast)
         step = {"1": at, "s": at * stride}[plan.placement(name).moves[fast]]
         offset = total(term for term in (self.offset(name, self.kept_loops), step) if term is not None)
         offset = self.element_offset(name, offset, self.fast) if plan.vector > 1 else offset

@@ -120,6 +120,20 @@ class _Machine(Lockstep):
         whole[there] = pointer.buffer.read(lanes[there])
         return whole
 
+    def _load_within(self, term: Invoke) -> Any:
+        pointer, asked = self._pointer(term.args[0]), term.args[1:]
+        at = self._all_of(pointer.at)
+        there = self.torch.ones(len(self.active), dtype=self.torch.bool, device=self.device)
+        for place, size in zip(asked[::2], asked[1::2], strict=True):
+            index = self._all_of(self._read(place))
+            there &= (index >= 0) & (index < self._read(size))
+        lanes = self._lanes(term, at) if term.template else at
+        if term.template:
+            pointer.buffer.suits(at[there], lanes.shape[1])
+        found = pointer.buffer.values.new_zeros(lanes.shape)
+        found[there] = pointer.buffer.read(lanes[there])
+        return found
+
     def _load_async(self, term: Invoke) -> None:
         target, source = term.args
         assert isinstance(target, AddressOf) and isinstance(target.of, Item)

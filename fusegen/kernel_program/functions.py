@@ -49,6 +49,7 @@ _ROWS = (
     DeviceFunction("fg::load_raw_across"),
     DeviceFunction("fg::widen"),
     DeviceFunction("fg::gather"),
+    DeviceFunction("fg::load_within"),
     DeviceFunction("fg::load_async", effect=True),
     DeviceFunction("fg::await_loads", effect=True),
     DeviceFunction("fg::read_again", effect=True),

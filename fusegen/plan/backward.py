@@ -160,13 +160,16 @@ def _shared(gradients: Mapping[str, Output], sums: Mapping[str, Expr]) -> dict[s
 
 def _sums(op: Op) -> dict[str, Expr]:
     """For each argument that is a term of one sum, has its shape and is read nowhere else, the sum; of one that is a
-    result, itself. What something else is taken off is a term as well."""
+    result, itself. What something else is taken off is a term as well; what no gradient flows through reads nothing."""
     reduces, outputs = op.expand()
     axes = op.axes_of()
-    roots = [item.expr for item in (*reduces, *outputs)]
+    roots = [output.expr for output in outputs]
+    flowing = {reduce.ref: reduce.expr for reduce in reduces}
     readers: dict[Expr, list[Expr]] = {}
-    for node in walk(roots):
-        for child in set(node.children):
+    for node in walk(roots, children=lambda node: (flowing[node],) if node in flowing else _flowing_of(node)):
+        if node in flowing:
+            roots.append(flowing[node])
+        for child in set(_flowing_of(node)):
             readers.setdefault(child, []).append(node)
 
     def above(node: Expr) -> Expr | None:
@@ -187,6 +190,11 @@ def _sums(op: Op) -> dict[str, Expr]:
         if is_one and expr_axes(total, axes) == axes[operand.name]:
             found[operand.name] = total
     return found
+
+
+def _flowing_of(node: Expr) -> tuple[Expr, ...]:
+    """What a gradient flows on to."""
+    return () if is_call(node, "stop_gradient") else node.children
 
 
 def separated(gradients: Sequence[Any], cotangents: Sequence[Any], apart: Sequence[bool]) -> list[Any]:

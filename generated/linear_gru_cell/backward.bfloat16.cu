@@ -26,28 +26,20 @@
 // elementwise: 8 elements a thread; product_at, product_at_2, product_at_3, product_2_at, product_2_at_2,
 //     product_2_at_3, sum_2_0, sum_2_1, sum_2_2, sum_3_0, sum_3_1, sum_3_2 in rows that lie apart
 extern "C" __global__ __launch_bounds__(256)
-void linear_gru_cell_backward_prologue_bf16(const bf16* __restrict__ hidden_ptr,          // [D0, D2]
-                                            const bf16* __restrict__ d_out_ptr,           // [D0, D2]
-                                            const bf16* __restrict__ product_at_ptr,      // [D0, D1N3, D2]
-                                            const bf16* __restrict__ product_at_2_ptr,    // [D0, D1N3, D2]
-                                            const bf16* __restrict__ product_at_3_ptr,    // [D0, D1N3, D2]
-                                            const bf16* __restrict__ product_2_at_ptr,    // [D0, D1N3, D2]
-                                            const bf16* __restrict__ product_2_at_2_ptr,  // [D0, D1N3, D2]
-                                            const bf16* __restrict__ product_2_at_3_ptr,  // [D0, D1N3, D2]
-                                            bf16* __restrict__ sum_2_0_ptr,               // [D0, 1, D2]
-                                            bf16* __restrict__ sum_2_1_ptr,               // [D0, 1, D2]
-                                            bf16* __restrict__ sum_2_2_ptr,               // [D0, 1, D2]
-                                            bf16* __restrict__ sum_3_0_ptr,               // [D0, 1, D2]
-                                            bf16* __restrict__ sum_3_1_ptr,               // [D0, 1, D2]
-                                            bf16* __restrict__ sum_3_2_ptr,               // [D0, 1, D2]
-                                            int64_t D1N3, int64_t product_at_step1n3, int64_t product_at_2_step1n3,
-                                            int64_t product_at_3_step1n3, int64_t product_2_at_step1n3,
-                                            int64_t product_2_at_2_step1n3, int64_t product_2_at_3_step1n3, int n,
-                                            fg::Divisor n1, int product_at_stride0, int product_at_2_stride0,
-                                            int product_at_3_stride0, int product_2_at_stride0,
-                                            int product_2_at_2_stride0, int product_2_at_3_stride0,
-                                            int sum_2_0_stride0, int sum_2_1_stride0, int sum_2_2_stride0,
-                                            int sum_3_0_stride0, int sum_3_1_stride0, int sum_3_2_stride0) {
+void linear_gru_cell_backward_prologue_bf16(const bf16* __restrict__ hidden_ptr,     // [D0, D2]
+                                            const bf16* __restrict__ d_out_ptr,      // [D0, D2]
+                                            const bf16* __restrict__ product_ptr,    // [D0, D1N3, D2]
+                                            const bf16* __restrict__ product_2_ptr,  // [D0, D1N3, D2]
+                                            bf16* __restrict__ sum_2_0_ptr,          // [D0, 1, D2]
+                                            bf16* __restrict__ sum_2_1_ptr,          // [D0, 1, D2]
+                                            bf16* __restrict__ sum_2_2_ptr,          // [D0, 1, D2]
+                                            bf16* __restrict__ sum_3_0_ptr,          // [D0, 1, D2]
+                                            bf16* __restrict__ sum_3_1_ptr,          // [D0, 1, D2]
+                                            bf16* __restrict__ sum_3_2_ptr,          // [D0, 1, D2]
+                                            int64_t product_step1, int64_t product_2_step1, int n, fg::Divisor n1,
+                                            int product_stride0, int product_2_stride0, int sum_2_0_stride0,
+                                            int sum_2_1_stride0, int sum_2_2_stride0, int sum_3_0_stride0,
+                                            int sum_3_1_stride0, int sum_3_2_stride0) {
   // Locate: each thread owns 8 consecutive elements.
   const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;
@@ -57,22 +49,13 @@ void linear_gru_cell_backward_prologue_bf16(const bf16* __restrict__ hidden_ptr,
 
   const auto hidden_v = fg::load_vector<8>(hidden_ptr + at);
   const auto d_out_v = fg::load_vector<8>(d_out_ptr + at);
-  const int product_at_at = j0 * product_at_stride0 + j1;
-  const auto product_at_v = fg::gather<8>(product_at_ptr + product_at_at, 0, D1N3, product_at_step1n3);
-  const int product_at_2_at = j0 * product_at_2_stride0 + j1;
-  const auto product_at_2_v = fg::gather<8>(product_at_2_ptr + product_at_2_at, 1, D1N3, product_at_2_step1n3);
-  const int product_at_3_at = j0 * product_at_3_stride0 + j1;
-  const auto product_at_3_v = fg::gather<8>(product_at_3_ptr + product_at_3_at, 2, D1N3, product_at_3_step1n3);
-  const int product_2_at_at = j0 * product_2_at_stride0 + j1;
-  const auto product_2_at_v = fg::gather<8>(product_2_at_ptr + product_2_at_at, 0, D1N3, product_2_at_step1n3);
-  const int64_t product_2_at_2_place1n3 = 1;
-  const int product_2_at_2_at = j0 * product_2_at_2_stride0 + j1;
-  const auto product_2_at_2_v = fg::gather<8>(product_2_at_2_ptr + product_2_at_2_at, product_2_at_2_place1n3,
-                                              D1N3, product_2_at_2_step1n3);
-  const int64_t product_2_at_3_place1n3 = 2;
-  const int product_2_at_3_at = j0 * product_2_at_3_stride0 + j1;
-  const auto product_2_at_3_v = fg::gather<8>(product_2_at_3_ptr + product_2_at_3_at, product_2_at_3_place1n3,
-                                              D1N3, product_2_at_3_step1n3);
+  const auto product_at_v = fg::load_vector<8>(product_ptr + j0 * product_stride0 + j1);
+  const auto product_at_2_v = fg::load_vector<8>(product_ptr + j0 * product_stride0 + j1 + product_step1);
+  const auto product_at_3_v = fg::load_vector<8>(product_ptr + j0 * product_stride0 + j1 + 2 * product_step1);
+  const auto product_2_at_v = fg::load_vector<8>(product_2_ptr + j0 * product_2_stride0 + j1);
+  const auto product_2_at_2_v = fg::load_vector<8>(product_2_ptr + j0 * product_2_stride0 + j1 + product_2_step1);
+  const int product_2_at_3_at = j0 * product_2_stride0 + j1;
+  const auto product_2_at_3_v = fg::load_vector<8>(product_2_ptr + product_2_at_3_at + 2 * product_2_step1);
   fg::Vec<float, 8> sum_2_0_v;
   fg::Vec<float, 8> sum_2_1_v;
   fg::Vec<float, 8> sum_2_2_v;
@@ -119,13 +102,13 @@ void linear_gru_cell_backward_prologue_bf16(const bf16* __restrict__ hidden_ptr,
 //   d_hidden = d_out * sigmoid(product_at + product_2_at) + d_product_2
 // elementwise: 8 elements a thread; product_at, product_2_at in rows that lie apart
 extern "C" __global__ __launch_bounds__(256)
-void linear_gru_cell_backward_epilogue_bf16(const bf16* __restrict__ d_out_ptr,         // [D0, D2]
-                                            const bf16* d_product_2_ptr,                // [D0, D2]
-                                            const bf16* __restrict__ product_at_ptr,    // [D0, D1N3, D2]
-                                            const bf16* __restrict__ product_2_at_ptr,  // [D0, D1N3, D2]
-                                            bf16* __restrict__ d_hidden_ptr,            // [D0, D2]
-                                            int64_t D1N3, int64_t product_at_step1n3, int64_t product_2_at_step1n3,
-                                            int n, fg::Divisor n1, int product_at_stride0, int product_2_at_stride0) {
+void linear_gru_cell_backward_epilogue_bf16(const bf16* __restrict__ d_out_ptr,      // [D0, D2]
+                                            const bf16* d_product_2_ptr,             // [D0, D2]
+                                            const bf16* __restrict__ product_ptr,    // [D0, D1N3, D2]
+                                            const bf16* __restrict__ product_2_ptr,  // [D0, D1N3, D2]
+                                            bf16* __restrict__ d_hidden_ptr,         // [D0, D2]
+                                            int64_t product_step1, int64_t product_2_step1, int n, fg::Divisor n1,
+                                            int product_stride0, int product_2_stride0) {
   fg::wait_for_previous_kernel();
   // Locate: each thread owns 8 consecutive elements.
   const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
@@ -136,10 +119,8 @@ void linear_gru_cell_backward_epilogue_bf16(const bf16* __restrict__ d_out_ptr, 
 
   const auto d_out_v = fg::load_vector<8>(d_out_ptr + at);
   const auto d_product_2_v = fg::load_vector<8>(d_product_2_ptr + at);
-  const int product_at_at = j0 * product_at_stride0 + j1;
-  const auto product_at_v = fg::gather<8>(product_at_ptr + product_at_at, 1, D1N3, product_at_step1n3);
-  const int product_2_at_at = j0 * product_2_at_stride0 + j1;
-  const auto product_2_at_v = fg::gather<8>(product_2_at_ptr + product_2_at_at, 1, D1N3, product_2_at_step1n3);
+  const auto product_at_v = fg::load_vector<8>(product_ptr + j0 * product_stride0 + j1 + product_step1);
+  const auto product_2_at_v = fg::load_vector<8>(product_2_ptr + j0 * product_2_stride0 + j1 + product_2_step1);
   fg::Vec<float, 8> d_hidden_v;
 
 #pragma unroll

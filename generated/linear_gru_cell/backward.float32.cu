@@ -26,28 +26,20 @@
 // elementwise: 4 elements a thread; own_at, own_at_2, own_at_3, recurrent_at, recurrent_at_2, recurrent_at_3, sum_2_0,
 //     sum_2_1, sum_2_2, sum_3_0, sum_3_1, sum_3_2 in rows that lie apart
 extern "C" __global__ __launch_bounds__(256)
-void linear_gru_cell_backward_prologue_f32(const float* __restrict__ hidden_ptr,          // [D0, D2]
-                                           const float* __restrict__ d_out_ptr,           // [D0, D2]
-                                           const float* __restrict__ own_at_ptr,          // [D0, D1N3, D2]
-                                           const float* __restrict__ own_at_2_ptr,        // [D0, D1N3, D2]
-                                           const float* __restrict__ own_at_3_ptr,        // [D0, D1N3, D2]
-                                           const float* __restrict__ recurrent_at_ptr,    // [D0, D1N3, D2]
-                                           const float* __restrict__ recurrent_at_2_ptr,  // [D0, D1N3, D2]
-                                           const float* __restrict__ recurrent_at_3_ptr,  // [D0, D1N3, D2]
-                                           float* __restrict__ sum_2_0_ptr,               // [D0, 1, D2]
-                                           float* __restrict__ sum_2_1_ptr,               // [D0, 1, D2]
-                                           float* __restrict__ sum_2_2_ptr,               // [D0, 1, D2]
-                                           float* __restrict__ sum_3_0_ptr,               // [D0, 1, D2]
-                                           float* __restrict__ sum_3_1_ptr,               // [D0, 1, D2]
-                                           float* __restrict__ sum_3_2_ptr,               // [D0, 1, D2]
-                                           int64_t D1N3, int64_t own_at_step1n3, int64_t own_at_2_step1n3,
-                                           int64_t own_at_3_step1n3, int64_t recurrent_at_step1n3,
-                                           int64_t recurrent_at_2_step1n3, int64_t recurrent_at_3_step1n3, int n,
-                                           fg::Divisor n1, int own_at_stride0, int own_at_2_stride0,
-                                           int own_at_3_stride0, int recurrent_at_stride0,
-                                           int recurrent_at_2_stride0, int recurrent_at_3_stride0,
-                                           int sum_2_0_stride0, int sum_2_1_stride0, int sum_2_2_stride0,
-                                           int sum_3_0_stride0, int sum_3_1_stride0, int sum_3_2_stride0) {
+void linear_gru_cell_backward_prologue_f32(const float* __restrict__ hidden_ptr,     // [D0, D2]
+                                           const float* __restrict__ d_out_ptr,      // [D0, D2]
+                                           const float* __restrict__ own_ptr,        // [D0, D1N3, D2]
+                                           const float* __restrict__ recurrent_ptr,  // [D0, D1N3, D2]
+                                           float* __restrict__ sum_2_0_ptr,          // [D0, 1, D2]
+                                           float* __restrict__ sum_2_1_ptr,          // [D0, 1, D2]
+                                           float* __restrict__ sum_2_2_ptr,          // [D0, 1, D2]
+                                           float* __restrict__ sum_3_0_ptr,          // [D0, 1, D2]
+                                           float* __restrict__ sum_3_1_ptr,          // [D0, 1, D2]
+                                           float* __restrict__ sum_3_2_ptr,          // [D0, 1, D2]
+                                           int64_t own_step1, int64_t recurrent_step1, int n, fg::Divisor n1,
+                                           int own_stride0, int recurrent_stride0, int sum_2_0_stride0,
+                                           int sum_2_1_stride0, int sum_2_2_stride0, int sum_3_0_stride0,
+                                           int sum_3_1_stride0, int sum_3_2_stride0) {
   // Locate: each thread owns 4 consecutive elements.
   const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;
@@ -57,19 +49,13 @@ void linear_gru_cell_backward_prologue_f32(const float* __restrict__ hidden_ptr,
 
   const auto hidden_v = fg::load_vector<4>(hidden_ptr + at);
   const auto d_out_v = fg::load_vector<4>(d_out_ptr + at);
-  const auto own_at_v = fg::gather<4>(own_at_ptr + j0 * own_at_stride0 + j1, 0, D1N3, own_at_step1n3);
-  const auto own_at_2_v = fg::gather<4>(own_at_2_ptr + j0 * own_at_2_stride0 + j1, 1, D1N3, own_at_2_step1n3);
-  const auto own_at_3_v = fg::gather<4>(own_at_3_ptr + j0 * own_at_3_stride0 + j1, 2, D1N3, own_at_3_step1n3);
-  const int recurrent_at_at = j0 * recurrent_at_stride0 + j1;
-  const auto recurrent_at_v = fg::gather<4>(recurrent_at_ptr + recurrent_at_at, 0, D1N3, recurrent_at_step1n3);
-  const int64_t recurrent_at_2_place1n3 = 1;
-  const int recurrent_at_2_at = j0 * recurrent_at_2_stride0 + j1;
-  const auto recurrent_at_2_v = fg::gather<4>(recurrent_at_2_ptr + recurrent_at_2_at, recurrent_at_2_place1n3,
-                                              D1N3, recurrent_at_2_step1n3);
-  const int64_t recurrent_at_3_place1n3 = 2;
-  const int recurrent_at_3_at = j0 * recurrent_at_3_stride0 + j1;
-  const auto recurrent_at_3_v = fg::gather<4>(recurrent_at_3_ptr + recurrent_at_3_at, recurrent_at_3_place1n3,
-                                              D1N3, recurrent_at_3_step1n3);
+  const auto own_at_v = fg::load_vector<4>(own_ptr + j0 * own_stride0 + j1);
+  const auto own_at_2_v = fg::load_vector<4>(own_ptr + j0 * own_stride0 + j1 + own_step1);
+  const auto own_at_3_v = fg::load_vector<4>(own_ptr + j0 * own_stride0 + j1 + 2 * own_step1);
+  const auto recurrent_at_v = fg::load_vector<4>(recurrent_ptr + j0 * recurrent_stride0 + j1);
+  const auto recurrent_at_2_v = fg::load_vector<4>(recurrent_ptr + j0 * recurrent_stride0 + j1 + recurrent_step1);
+  const int recurrent_at_3_at = j0 * recurrent_stride0 + j1;
+  const auto recurrent_at_3_v = fg::load_vector<4>(recurrent_ptr + recurrent_at_3_at + 2 * recurrent_step1);
   fg::Vec<float, 4> sum_2_0_v;
   fg::Vec<float, 4> sum_2_1_v;
   fg::Vec<float, 4> sum_2_2_v;
@@ -116,13 +102,13 @@ void linear_gru_cell_backward_prologue_f32(const float* __restrict__ hidden_ptr,
 //   d_hidden = d_out * sigmoid(own_at + recurrent_at) + d_recurrent
 // elementwise: 4 elements a thread; own_at, recurrent_at in rows that lie apart
 extern "C" __global__ __launch_bounds__(256)
-void linear_gru_cell_backward_epilogue_f32(const float* __restrict__ d_out_ptr,         // [D0, D2]
-                                           const float* d_recurrent_ptr,                // [D0, D2]
-                                           const float* __restrict__ own_at_ptr,        // [D0, D1N3, D2]
-                                           const float* __restrict__ recurrent_at_ptr,  // [D0, D1N3, D2]
-                                           float* __restrict__ d_hidden_ptr,            // [D0, D2]
-                                           int64_t D1N3, int64_t own_at_step1n3, int64_t recurrent_at_step1n3, int n,
-                                           fg::Divisor n1, int own_at_stride0, int recurrent_at_stride0) {
+void linear_gru_cell_backward_epilogue_f32(const float* __restrict__ d_out_ptr,      // [D0, D2]
+                                           const float* d_recurrent_ptr,             // [D0, D2]
+                                           const float* __restrict__ own_ptr,        // [D0, D1N3, D2]
+                                           const float* __restrict__ recurrent_ptr,  // [D0, D1N3, D2]
+                                           float* __restrict__ d_hidden_ptr,         // [D0, D2]
+                                           int64_t own_step1, int64_t recurrent_step1, int n, fg::Divisor n1,
+                                           int own_stride0, int recurrent_stride0) {
   fg::wait_for_previous_kernel();
   // Locate: each thread owns 4 consecutive elements.
   const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
@@ -133,9 +119,8 @@ void linear_gru_cell_backward_epilogue_f32(const float* __restrict__ d_out_ptr, 
 
   const auto d_out_v = fg::load_vector<4>(d_out_ptr + at);
   const auto d_recurrent_v = fg::load_vector<4>(d_recurrent_ptr + at);
-  const auto own_at_v = fg::gather<4>(own_at_ptr + j0 * own_at_stride0 + j1, 1, D1N3, own_at_step1n3);
-  const int recurrent_at_at = j0 * recurrent_at_stride0 + j1;
-  const auto recurrent_at_v = fg::gather<4>(recurrent_at_ptr + recurrent_at_at, 1, D1N3, recurrent_at_step1n3);
+  const auto own_at_v = fg::load_vector<4>(own_ptr + j0 * own_stride0 + j1 + own_step1);
+  const auto recurrent_at_v = fg::load_vector<4>(recurrent_ptr + j0 * recurrent_stride0 + j1 + recurrent_step1);
   fg::Vec<float, 4> d_hidden_v;
 
 #pragma unroll

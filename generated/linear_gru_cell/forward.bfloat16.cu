@@ -15,19 +15,11 @@
 //     product_2_at_3 in rows that lie apart
 extern "C" __global__ __launch_bounds__(256)
 void linear_gru_cell_forward_epilogue_bf16(const bf16* __restrict__ hidden_ptr,  // [D0, D2]
-                                           const bf16* product_at_ptr,           // [D0, D1N3, D2]
-                                           const bf16* product_at_2_ptr,         // [D0, D1N3, D2]
-                                           const bf16* product_at_3_ptr,         // [D0, D1N3, D2]
-                                           const bf16* product_2_at_ptr,         // [D0, D1N3, D2]
-                                           const bf16* product_2_at_2_ptr,       // [D0, D1N3, D2]
-                                           const bf16* product_2_at_3_ptr,       // [D0, D1N3, D2]
+                                           const bf16* product_ptr,              // [D0, D1N3, D2]
+                                           const bf16* product_2_ptr,            // [D0, D1N3, D2]
                                            bf16* __restrict__ out_ptr,           // [D0, D2]
-                                           int64_t D1N3, int64_t product_at_step1n3, int64_t product_at_2_step1n3,
-                                           int64_t product_at_3_step1n3, int64_t product_2_at_step1n3,
-                                           int64_t product_2_at_2_step1n3, int64_t product_2_at_3_step1n3, int n,
-                                           fg::Divisor n1, int product_at_stride0, int product_at_2_stride0,
-                                           int product_at_3_stride0, int product_2_at_stride0,
-                                           int product_2_at_2_stride0, int product_2_at_3_stride0) {
+                                           int64_t product_step1, int64_t product_2_step1, int n, fg::Divisor n1,
+                                           int product_stride0, int product_2_stride0) {
   fg::wait_for_previous_kernel();
   // Locate: each thread owns 8 consecutive elements.
   const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
@@ -37,22 +29,13 @@ void linear_gru_cell_forward_epilogue_bf16(const bf16* __restrict__ hidden_ptr, 
   const int j0 = rest;
 
   const auto hidden_v = fg::load_vector<8>(hidden_ptr + at);
-  const int product_at_at = j0 * product_at_stride0 + j1;
-  const auto product_at_v = fg::gather<8>(product_at_ptr + product_at_at, 0, D1N3, product_at_step1n3);
-  const int product_at_2_at = j0 * product_at_2_stride0 + j1;
-  const auto product_at_2_v = fg::gather<8>(product_at_2_ptr + product_at_2_at, 1, D1N3, product_at_2_step1n3);
-  const int product_at_3_at = j0 * product_at_3_stride0 + j1;
-  const auto product_at_3_v = fg::gather<8>(product_at_3_ptr + product_at_3_at, 2, D1N3, product_at_3_step1n3);
-  const int product_2_at_at = j0 * product_2_at_stride0 + j1;
-  const auto product_2_at_v = fg::gather<8>(product_2_at_ptr + product_2_at_at, 0, D1N3, product_2_at_step1n3);
-  const int64_t product_2_at_2_place1n3 = 1;
-  const int product_2_at_2_at = j0 * product_2_at_2_stride0 + j1;
-  const auto product_2_at_2_v = fg::gather<8>(product_2_at_2_ptr + product_2_at_2_at, product_2_at_2_place1n3,
-                                              D1N3, product_2_at_2_step1n3);
-  const int64_t product_2_at_3_place1n3 = 2;
-  const int product_2_at_3_at = j0 * product_2_at_3_stride0 + j1;
-  const auto product_2_at_3_v = fg::gather<8>(product_2_at_3_ptr + product_2_at_3_at, product_2_at_3_place1n3,
-                                              D1N3, product_2_at_3_step1n3);
+  const auto product_at_v = fg::load_vector<8>(product_ptr + j0 * product_stride0 + j1);
+  const auto product_at_2_v = fg::load_vector<8>(product_ptr + j0 * product_stride0 + j1 + product_step1);
+  const auto product_at_3_v = fg::load_vector<8>(product_ptr + j0 * product_stride0 + j1 + 2 * product_step1);
+  const auto product_2_at_v = fg::load_vector<8>(product_2_ptr + j0 * product_2_stride0 + j1);
+  const auto product_2_at_2_v = fg::load_vector<8>(product_2_ptr + j0 * product_2_stride0 + j1 + product_2_step1);
+  const int product_2_at_3_at = j0 * product_2_stride0 + j1;
+  const auto product_2_at_3_v = fg::load_vector<8>(product_2_ptr + product_2_at_3_at + 2 * product_2_step1);
   fg::Vec<float, 8> out_v;
 
 #pragma unroll

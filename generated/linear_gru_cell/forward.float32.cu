@@ -15,19 +15,11 @@
 //     that lie apart
 extern "C" __global__ __launch_bounds__(256)
 void linear_gru_cell_forward_epilogue_f32(const float* __restrict__ hidden_ptr,  // [D0, D2]
-                                          const float* own_at_ptr,               // [D0, D1N3, D2]
-                                          const float* own_at_2_ptr,             // [D0, D1N3, D2]
-                                          const float* own_at_3_ptr,             // [D0, D1N3, D2]
-                                          const float* recurrent_at_ptr,         // [D0, D1N3, D2]
-                                          const float* recurrent_at_2_ptr,       // [D0, D1N3, D2]
-                                          const float* recurrent_at_3_ptr,       // [D0, D1N3, D2]
+                                          const float* own_ptr,                  // [D0, D1N3, D2]
+                                          const float* recurrent_ptr,            // [D0, D1N3, D2]
                                           float* __restrict__ out_ptr,           // [D0, D2]
-                                          int64_t D1N3, int64_t own_at_step1n3, int64_t own_at_2_step1n3,
-                                          int64_t own_at_3_step1n3, int64_t recurrent_at_step1n3,
-                                          int64_t recurrent_at_2_step1n3, int64_t recurrent_at_3_step1n3, int n,
-                                          fg::Divisor n1, int own_at_stride0, int own_at_2_stride0,
-                                          int own_at_3_stride0, int recurrent_at_stride0, int recurrent_at_2_stride0,
-                                          int recurrent_at_3_stride0) {
+                                          int64_t own_step1, int64_t recurrent_step1, int n, fg::Divisor n1,
+                                          int own_stride0, int recurrent_stride0) {
   fg::wait_for_previous_kernel();
   // Locate: each thread owns 4 consecutive elements.
   const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
@@ -37,19 +29,13 @@ void linear_gru_cell_forward_epilogue_f32(const float* __restrict__ hidden_ptr, 
   const int j0 = rest;
 
   const auto hidden_v = fg::load_vector<4>(hidden_ptr + at);
-  const auto own_at_v = fg::gather<4>(own_at_ptr + j0 * own_at_stride0 + j1, 0, D1N3, own_at_step1n3);
-  const auto own_at_2_v = fg::gather<4>(own_at_2_ptr + j0 * own_at_2_stride0 + j1, 1, D1N3, own_at_2_step1n3);
-  const auto own_at_3_v = fg::gather<4>(own_at_3_ptr + j0 * own_at_3_stride0 + j1, 2, D1N3, own_at_3_step1n3);
-  const int recurrent_at_at = j0 * recurrent_at_stride0 + j1;
-  const auto recurrent_at_v = fg::gather<4>(recurrent_at_ptr + recurrent_at_at, 0, D1N3, recurrent_at_step1n3);
-  const int64_t recurrent_at_2_place1n3 = 1;
-  const int recurrent_at_2_at = j0 * recurrent_at_2_stride0 + j1;
-  const auto recurrent_at_2_v = fg::gather<4>(recurrent_at_2_ptr + recurrent_at_2_at, recurrent_at_2_place1n3,
-                                              D1N3, recurrent_at_2_step1n3);
-  const int64_t recurrent_at_3_place1n3 = 2;
-  const int recurrent_at_3_at = j0 * recurrent_at_3_stride0 + j1;
-  const auto recurrent_at_3_v = fg::gather<4>(recurrent_at_3_ptr + recurrent_at_3_at, recurrent_at_3_place1n3,
-                                              D1N3, recurrent_at_3_step1n3);
+  const auto own_at_v = fg::load_vector<4>(own_ptr + j0 * own_stride0 + j1);
+  const auto own_at_2_v = fg::load_vector<4>(own_ptr + j0 * own_stride0 + j1 + own_step1);
+  const auto own_at_3_v = fg::load_vector<4>(own_ptr + j0 * own_stride0 + j1 + 2 * own_step1);
+  const auto recurrent_at_v = fg::load_vector<4>(recurrent_ptr + j0 * recurrent_stride0 + j1);
+  const auto recurrent_at_2_v = fg::load_vector<4>(recurrent_ptr + j0 * recurrent_stride0 + j1 + recurrent_step1);
+  const int recurrent_at_3_at = j0 * recurrent_stride0 + j1;
+  const auto recurrent_at_3_v = fg::load_vector<4>(recurrent_ptr + recurrent_at_3_at + 2 * recurrent_step1);
   fg::Vec<float, 4> out_v;
 
 #pragma unroll

@@ -10,9 +10,9 @@
 // full reduction: one pass reduces everything
 extern "C" __global__ __launch_bounds__(256, 4)
 void nll_loss_forward_f32(const int64_t* __restrict__ target_ptr,  // [D0]
-                          const float* __restrict__ input_at_ptr,  // [D0, D1]
+                          const float* __restrict__ input_ptr,     // [D0, D1]
                           float* __restrict__ out_ptr,             // []
-                          int64_t ignore_index, int64_t D1, int64_t input_at_step1, int n, int input_at_stride0) {
+                          int64_t ignore_index, int64_t D1, int n, int input_stride0) {
   fg::Chains<float> total_chains;
   int64_t total_3 = 0;
 
@@ -26,8 +26,7 @@ void nll_loss_forward_f32(const int64_t* __restrict__ target_ptr,  // [D0]
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const int64_t target = target_v[k];
-      const int input_at_at = j0 * input_at_stride0 + k * input_at_stride0;
-      const float input_at = fg::gather(input_at_ptr + input_at_at, target, D1, input_at_step1);
+      const float input_at = fg::gather(input_ptr + j0 * input_stride0 + k * input_stride0, target, D1, 1);
       const bool counted = ((target != ignore_index) & (target >= 0)) & (target < D1);
       total_part += counted ? -input_at : 0.0f;
       total_3 += int64_t(counted);

@@ -110,6 +110,35 @@ def test_what_something_is_taken_off_is_a_term(fresh: Any) -> None:
     assert known.decided == 1
 
 
+def test_what_no_gradient_flows_through_reads_nothing(fresh: Any) -> None:
+    """A straight-through estimator: in front of it is a row's extremum, and rounding."""
+
+    def quantized(x: Any) -> Any:
+        scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-5) / 127
+        return x + (torch.round(x / scale) * scale - x).detach()
+
+    known = fresh(fg.op(quantized))
+    for _ in range(3):
+        (x,) = leaves((3, 8))
+        cotangent = torch.randn_like(x)
+        (ours,) = torch.autograd.grad(known(x), (x,), cotangent)
+        assert ours.data_ptr() == cotangent.data_ptr()
+    assert known.decided == 1
+
+
+def test_an_extremum_through_which_a_gradient_flows_is_read(fresh: Any) -> None:
+    def lowered(x: Any) -> Any:
+        return x - x.amax(-1, keepdim=True) + (x * 2).detach()
+
+    known = fresh(fg.op(lowered))
+    (x,) = leaves((3, 8))
+    cotangent = torch.randn_like(x)
+    (ours,) = torch.autograd.grad(known(x), (x,), cotangent)
+    (theirs,) = torch.autograd.grad(lowered(x), (x,), cotangent)
+    torch.testing.assert_close(ours, theirs)
+    assert ours.data_ptr() != cotangent.data_ptr()
+
+
 @pytest.mark.cpu  # counts calls, which the suite's way of taking tensors to a GPU and back makes more of
 @pytest.mark.parametrize("op", [residual, total, normed], ids=lambda op: op.name)
 def test_native_backwards_ask_python_once(op: Any, asked: list[Any]) -> None:

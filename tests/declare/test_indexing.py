@@ -636,7 +636,7 @@ def test_what_follows_reads_rows_itself() -> None:
     given = (torch.zeros(64, dtype=torch.int64), *(torch.empty(*shape, dtype=torch.bfloat16) for shape in shapes))
     (item,) = passes(op, given, {}, "forward")
     assert item.text.count("__global__") == 1
-    assert "fg::gather<8>(table_at_ptr" in item.text and "where(" not in item.text
+    assert "fg::gather<8>(table_ptr" in item.text and "where(" not in item.text
 
 
 def test_a_gradient_is_one_scatter_and_keeps_no_rows() -> None:

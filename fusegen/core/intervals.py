@@ -1,0 +1,154 @@
+"""What integers of positions and sizes lie between, and the conditions that this decides.
+
+``index(d3n510) + 2 < 512`` holds everywhere: the name of an axis tells its size (``core/ir.axis_name``). Slices,
+padding and shifts ask such questions of every element, one for each slice that a slice is of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from fusegen.core import dtypes
+from fusegen.core.ir import Call, Const, Expr, Index, Place, Size, call, const, own_size, walk
+
+Interval = tuple[float, float]  # the least and the largest value; infinities where nothing is known
+
+EVERYTHING: Interval = (-math.inf, math.inf)
+# Beyond these integers a float is not exact, and sums of positions might wrap around.
+_EXACT = 2.0**53
+
+_TRUE, _FALSE = const(1, dtypes.bool_), const(0, dtypes.bool_)
+
+
+class Intervals:
+    """The intervals of expressions, each found once.
+
+    Args:
+        most: no position is larger than this.
+    """
+
+    def __init__(self, most: float = math.inf) -> None:
+        self.found: dict[Expr, Interval] = {}
+        self.most = most
+
+    def of(self, expr: Expr) -> Interval:
+        """What an expression of int64 lies between."""
+        for node in walk([expr], self.found):
+            low, high = self._node(node) if node.dtype is dtypes.int64 else EVERYTHING
+            self.found[node] = (low if abs(low) < _EXACT else -math.inf, high if abs(high) < _EXACT else math.inf)
+        return self.found[expr]
+
+    def _node(self, node: Expr) -> Interval:
+        match node:
+            case Const():
+                return node.value, node.value
+            case Index():
+                return 0, min(self.most, (own_size(node.axis) or math.inf) - 1)
+            case Place():
+                return 0, min(self.most, math.prod(own_size(axis) or math.inf for axis in node.axes) - 1)
+            case Size():
+                size = own_size(node.axis)
+                return (0, math.inf) if size is None else (size, size)
+            case Call(function, children):
+                known = [self.found[child] for child in children if child.dtype is dtypes.int64]
+                return self._call(function, known) if len(known) == len(children) else self._other(function, known)
+        return EVERYTHING
+
+    @staticmethod
+    def _call(function: str, of: list[Interval]) -> Interval:
+        match function, of:
+            case "add", [(a, b), (c, d)]:
+                return a + c, b + d
+            case "sub", [(a, b), (c, d)]:
+                return a - d, b - c
+            case "neg", [(a, b)]:
+                return -b, -a
+            case "abs", [(a, b)]:
+                return max(0, a, -b), max(-a, b)
+            case "mul", [(a, b), (c, d)] if all(map(math.isfinite, (a, b, c, d))):
+                ends = [x * y for x in (a, b) for y in (c, d)]
+                return min(ends), max(ends)
+            case "maximum", [(a, b), (c, d)]:
+                return max(a, c), max(b, d)
+            case "minimum", [(a, b), (c, d)]:
+                return min(a, c), min(b, d)
+            case "floor_divide", [(a, b), (c, d)] if c == d > 0 and math.isfinite(a) and math.isfinite(b):
+                return a // c, b // c
+            case "remainder", [(a, b), (c, d)] if c == d > 0:
+                return (a, b) if a >= 0 and b < c else (0, c - 1)
+        return EVERYTHING
+
+    @staticmethod
+    def _other(function: str, of: list[Interval]) -> Interval:
+        """Of a select, which has a condition beside its values."""
+        if function != "where" or len(of) != 2:
+            return EVERYTHING
+        (a, b), (c, d) = of
+        return min(a, c), max(b, d)
+
+
+def conditions(expr: Expr) -> list[Expr]:
+    """What must hold for a condition to hold, each once."""
+    match expr:
+        case Call("logical_and", (left, right)):
+            return list(dict.fromkeys([*conditions(left), *conditions(right)]))
+    return [] if expr == _TRUE else [expr]
+
+
+def every(found: Iterable[Expr]) -> Expr:
+    """The condition that all of these are."""
+    whole: Expr = _TRUE
+    for each in found:
+        whole = each if whole == _TRUE else call("logical_and", whole, each, dtype=dtypes.bool_)
+    return whole
+
+
+class Deciding:
+    """A rule for ``core.ir.transform``: conditions that sizes decide are numbers, what is selected by these is gone,
+    and selects of the same number in one another are one."""
+
+    def __init__(self) -> None:
+        self.intervals = Intervals()
+
+    def __call__(self, node: Expr) -> Expr:
+        match node:
+            case Call("ge" | "gt" | "le" | "lt" | "eq" | "ne" as how, (left, right)) if left.dtype is dtypes.int64:
+                return self._compared(node, how, left, right)
+            case Call("logical_and", (left, right)):
+                return _FALSE if _FALSE in (left, right) else every(conditions(node))
+            case Call("logical_or", (left, right)):
+                if _TRUE in (left, right):
+                    return _TRUE
+                return left if right == _FALSE else right if left == _FALSE else node
+            case Call("logical_not", (Const(value),)):
+                return _FALSE if value else _TRUE
+            case Call("where", (Const(chosen), one, other)):
+                return one if chosen else other
+            case Call("where", (outer, Call("where", (inner, value, Const() as zero)), Const() as other)) if (
+                zero == other
+            ):
+                both = self(call("logical_and", outer, inner, dtype=dtypes.bool_))
+                return call("where", both, value, zero, dtype=node.dtype)
+        return node
+
+    def _compared(self, node: Expr, how: str, left: Expr, right: Expr) -> Expr:
+        (a, b), (c, d) = self.intervals.of(left), self.intervals.of(right)
+        if how in ("eq", "ne"):
+            same = True if a == b == c == d else False if b < c or d < a else None
+            decided = same if how == "eq" or same is None else not same
+        else:
+            holds, fails = {
+                "lt": (b < c, a >= d), "le": (b <= c, a > d), "gt": (a > d, b <= c), "ge": (a >= d, b < c)
+            }[how]  # fmt: skip
+            decided = True if holds else False if fails else None
+        if decided is not None:
+            return _TRUE if decided else _FALSE
+        known = [_number(side) for side in (left, right)]
+        return call(how, *known, dtype=dtypes.bool_) if known != [left, right] else node
+
+
+def _number(side: Expr) -> Expr:
+    """A size that a name tells as a number."""
+    size = own_size(side.axis) if isinstance(side, Size) else None
+    return side if size is None else const(size, dtypes.int64)
