@@ -182,10 +182,13 @@ def _guard_outside(node: Call) -> Expr | None:
 
 
 def _fold_select(node: Call) -> Expr | None:
-    """where(c, a, a), and a select between equal constants."""
+    """where(c, a, a), a select between equal constants, and one that constants decide: ``x ** 1.5`` has a derivative of
+    its own where the exponent is zero."""
     match node:
         case Call("where", (_, a, b)) if a is b:
             return a
+        case Call("where", (Call("eq" | "ne" as how, (Const(one), Const(other))), a, b)):
+            return a if (one == other) is (how == "eq") else b
     return None
 
 

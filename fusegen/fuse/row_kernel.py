@@ -115,8 +115,8 @@ class RowKernel(Kernel):
 def as_row_kernel(kernel: Kernel) -> RowKernel | None:
     """A kernel of reductions as one of rows, which share a block if they are short, and are read in chunks if they are
     long: it is cheaper, and more exact, to add chunks of elements to states than one element after the other. None
-    where it has one result, or writes elements on the way."""
-    if kernel.pointwise or not kernel.reduces or not (kernel.kept or any(map(coupled, kernel.reduces))):
+    where it has one result."""
+    if not kernel.reduces or not (kernel.kept or any(map(coupled, kernel.reduces))):
         return None
     axes = {o.name: frozenset(a for a in o.shape if a) for o in kernel.operands}
     axes.update({scalar.name: frozenset() for scalar in kernel.scalars})
@@ -125,8 +125,9 @@ def as_row_kernel(kernel: Kernel) -> RowKernel | None:
     each = tuple(let for let in kernel.body if axes[let.name] & set(kernel.over))
     before = tuple(let for let in kernel.body if let not in each)
     return RowKernel(
-        kernel.name, kernel.op, kernel.space, kernel.over, kernel.operands, kernel.scalars, (), kernel.reduces,
-        (*before, *kernel.epilogue), kernel.outputs, before=before,
+        kernel.name, kernel.op, kernel.space, kernel.over, kernel.operands, kernel.scalars,
+        each if kernel.pointwise else (), kernel.reduces, (*before, *kernel.epilogue), kernel.outputs,
+        kernel.pointwise, before=before,
         stages=(Stage(each, kernel.reduces, kernel.epilogue),),
     )  # fmt: skip
 

@@ -255,3 +255,12 @@ def test_rules_that_undo_each_other_come_to_an_end() -> None:
         return call("add", *node.args) if node.function == "sub" else None
 
     assert rewritten(call("exp", X), (begins, there, back)).children == (X, Y)
+
+
+def test_constants_decide_selects() -> None:
+    """The derivative of a power asks whether its exponent is zero."""
+    for how, one, other, first in (("eq", HALF, ZERO, False), ("eq", TWO, TWO, True), ("ne", HALF, ZERO, True)):
+        assert rewritten(where(apply(how, one, other), X, Y), TIDY) == (X if first else Y)
+    nan = const(float("nan"), F64)
+    assert rewritten(where(apply("eq", nan, nan), X, Y), TIDY) == Y
+    assert rewritten(where(apply("eq", X, ZERO), X, Y), TIDY) == where(apply("eq", X, ZERO), X, Y)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import torch
+
 import fusegen as fg
 from fusegen.fuse.rows_schedule import MULTIPROCESSORS, ROW_TILE_BLOCKS, RowSchedule
 from fusegen.inspect.passes import passes
 from fusegen.pipeline import HOPPER, ScheduledKernel, plan_op
+from tests.support.modes import MODES
+from tests.support.rows import planned_passes
 
 
 @fg.op
@@ -101,3 +105,18 @@ def test_few_columns_are_cut_into_more_pieces() -> None:
 
     launch = planned(fg.op(largest), "forward", (2, 32000, 64), dtype=fg.float16)[0].launch
     assert launch.grid[0] * launch.grid[1] in range(MULTIPROCESSORS, 2 * MULTIPROCESSORS + 1)
+
+
+def test_a_sum_beside_elements_goes_by_rows() -> None:
+    """Where reductions along another axis come before: a thread a row would read, and write, what lies far apart."""
+
+    def lifted(x: Any, w: Any) -> Any:
+        y = torch.where(w > 0, x.sin(), -w)
+        z = y / (y.abs().amax(-2, keepdim=True) + 1)
+        return (z + w).abs().sum()
+
+    given = [torch.randn(4, 70, 40, dtype=torch.float64), torch.randn(4, 70, 1, dtype=torch.float64)]
+    MODES["all"](fg.op(lifted, name="lifted"), lifted, given)
+    large = [torch.empty(64, 4096, 64, requires_grad=True), torch.empty(64, 4096, 1, requires_grad=True)]
+    _, backward = planned_passes(fg.op(lifted, name="lifted"), *large)
+    assert isinstance(backward[-1].schedule, RowSchedule) and backward[-1].kernel.pointwise
