@@ -228,7 +228,9 @@ FG_DEVICE float fmod(float a, float b) {
   return usually(by.exact) ? copysignf(by.left, a) : ::fmodf(a, b);
 }
 FG_DEVICE double fmod(double a, double b) { return ::fmod(a, b); }
-template <typename T> FG_DEVICE T fmod(T a, T b) { return b == T(0) || b == T(-1) ? T(0) : T(a % b); }
+// The lowest number divided by -1 has no room. The largest of an unsigned type equals T(-1), and divides as any other.
+template <typename T> FG_DEVICE bool is_minus_one(T b) { return T(-1) < T(0) && b == T(-1); }
+template <typename T> FG_DEVICE T fmod(T a, T b) { return b == T(0) || is_minus_one(b) ? T(0) : T(a % b); }
 template <typename T> FG_DEVICE T float_remainder(T a, T b) {
   const T r = fmod(a, b);
   return r != T(0) && (r < T(0)) != (b < T(0)) ? r + b : r;
@@ -257,7 +259,7 @@ FG_DEVICE float floor_divide(float a, float b) {
 FG_DEVICE double floor_divide(double a, double b) { return float_floor_divide(a, b); }
 template <typename T> FG_DEVICE T floor_divide(T a, T b) {
   if (b == T(0)) return T(0);
-  if (b == T(-1)) return T(0 - uint64_t(a));
+  if (is_minus_one(b)) return T(0 - uint64_t(a));
   return T(a / b - (a % b != T(0) && (a < T(0)) != (b < T(0))));
 }
 

@@ -177,3 +177,16 @@ def test_answers_about_bytes_are_bytes() -> None:
     for found, expected in zip(op(x), (x.any(-1), x.all(-1), (x != 0).sign(), x.logsumexp(-1)), strict=True):
         assert found.dtype is expected.dtype
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_integers_divide_at_the_ends_of_their_range(dtype: torch.dtype) -> None:
+    """The largest byte has the bits of -1, and is not it."""
+    low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    y = torch.tensor([*range(1, 4), high - 1, high, *([-1, -2, low] if low else [])], dtype=dtype)
+    x = torch.tensor([0, 1, 2, 7, 100, high - 1, high, *([-1, -7, low + 1] if low else [])], dtype=dtype)[:, None]
+    op = fg.op(lambda x, y: (x // y, x % y, torch.fmod(x, y), torch.div(x, y, rounding_mode="trunc")), name="division")
+    expected = (x // y, x % y, torch.fmod(x, y), torch.div(x, y, rounding_mode="trunc"))
+    for mine, theirs in zip(op(x, y), expected, strict=True):
+        assert mine.dtype is dtype and torch.equal(mine, theirs)
