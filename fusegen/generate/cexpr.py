@@ -125,7 +125,7 @@ class Printer:
     def _operator(self, expr: Call, function: Function, template: str) -> tuple[str, int]:
         if function.arity == 1:
             inner = _wrap(self._print(expr.args[0]), _UNARY + 1)
-            return template.format(inner), _UNARY
+            return self._in_own_dtype(expr, template.format(inner), _UNARY)
         if function.kind is Kind.SELECT:
             printed = [_wrap(self._print(arg), 1) for arg in expr.args]
             return template.format(*printed), 0
@@ -134,10 +134,12 @@ class Printer:
         args = [_wrap(self._print(arg), at) for arg, at in zip(expr.args, least, strict=True)]
         if expr.dtype is dtypes.int64 and all(map(self._is_int, expr.args)):  # which would overflow
             args[0] = f"{_ctype(expr.dtype)}({self.text(expr.args[0])})"
-        text = template.format(*args)
-        if expr.dtype in _SMALL_INTEGERS:  # C computes in int; torch wraps around in the tensor's own dtype
-            return f"{_ctype(expr.dtype)}({text})", _ATOM
-        return text, level
+        return self._in_own_dtype(expr, template.format(*args), level)
+
+    @staticmethod
+    def _in_own_dtype(expr: Call, text: str, level: int) -> tuple[str, int]:
+        """What an operator leaves: C computes small integers in int; torch wraps around in the tensor's own dtype."""
+        return (f"{_ctype(expr.dtype)}({text})", _ATOM) if expr.dtype in _SMALL_INTEGERS else (text, level)
 
     def _power(self, expr: Call) -> tuple[str, int]:
         (base,) = expr.args

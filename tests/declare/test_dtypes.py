@@ -190,3 +190,17 @@ def test_integers_divide_at_the_ends_of_their_range(dtype: torch.dtype) -> None:
     expected = (x // y, x % y, torch.fmod(x, y), torch.div(x, y, rounding_mode="trunc"))
     for mine, theirs in zip(op(x, y), expected, strict=True):
         assert mine.dtype is dtype and torch.equal(mine, theirs)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16], ids=str)
+def test_minus_wraps_around_in_its_own_dtype(dtype: torch.dtype) -> None:
+    """What reads it, before it is in memory, reads what memory would hold: C negates in int."""
+    low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    x = torch.tensor([low, high, 0, 1, 7], dtype=dtype)
+
+    def of(x: Any) -> tuple[Any, ...]:
+        return -x < 0, -x > 5, (-x).to(torch.float64), -x // 3, torch.where(x > 0, -x, 1) > 2, (-x).sum()
+
+    for found, expected in zip(fg.op(of, name="minus")(x), of(x), strict=True):
+        assert found.dtype is expected.dtype and torch.equal(found, expected)
