@@ -96,8 +96,15 @@ def _times(value: Like, alpha: Like, other: Like) -> Like:
     """``alpha * value``, computed in the dtype that the sum with ``other`` has: it may have no room in its own."""
     if isinstance(alpha, (int, float)) and alpha == 1:
         return value
+    own = _beside(value, other)
+    product = elementwise("mul", own, alpha)
+    return cast(product, own.dtype) if own.dtype is dtypes.bool_ and not own.weak else product
+
+
+def _beside(value: Like, other: Like) -> Value:
+    """``value`` in the dtype that it has where it meets ``other``; Python's numbers have none of their own."""
     own = lift(value)
-    return elementwise("mul", own if own.weak else cast(own, result_type([own, lift(other)])), alpha)
+    return own if own.weak else cast(own, result_type([own, lift(other)]))
 
 
 @torchs("mul", "multiply", numpy=["multiply"])
@@ -120,6 +127,7 @@ def div(input: Like, other: Like, *, rounding_mode: str | None = None) -> Value:
         )  # fmt: skip
     if lift(input).dtype.is_float or lift(other).dtype.is_float:
         return elementwise("trunc", elementwise("div", input, other))
+    input, other = _beside(input, other), _beside(other, input)  # -1 among bytes is 255, and has no sign
     down = elementwise("floor_divide", input, other)
     rest = elementwise("sub", input, elementwise("mul", down, other))
     is_below = elementwise("ne", elementwise("lt", input, 0), elementwise("lt", other, 0))

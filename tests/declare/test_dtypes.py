@@ -204,3 +204,21 @@ def test_minus_wraps_around_in_its_own_dtype(dtype: torch.dtype) -> None:
 
     for found, expected in zip(fg.op(of, name="minus")(x), of(x), strict=True):
         assert found.dtype is expected.dtype and torch.equal(found, expected)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("divisor", [torch.int8, torch.int64], ids=str)
+def test_a_number_without_dimensions_divides_in_the_others_dtype(divisor: torch.dtype) -> None:
+    """-1 among bytes is 255."""
+    x, y = torch.tensor([0, 7, 200, 255], dtype=torch.uint8), torch.tensor(-1, dtype=divisor)
+    found = fg.op(lambda x, y: torch.div(x, y, rounding_mode="trunc"), name="divided")(x, y)
+    assert found.tolist() == torch.div(x, y, rounding_mode="trunc").tolist() == [0, 0, 0, 1]
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("alpha", [0, 1, 2])
+def test_bools_that_are_added_stay_bools(alpha: int) -> None:
+    x, y = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
+    found = fg.op(lambda x, y: torch.add(x, y, alpha=alpha), name="either")(x, y)
+    expected = torch.add(x, y, alpha=alpha)
+    assert found.dtype is expected.dtype and torch.equal(found, expected)
