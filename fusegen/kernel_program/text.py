@@ -150,7 +150,7 @@ class Lines:
 
     def _bodies(self, body: tuple[Statement, ...], brief: bool, *more: str) -> tuple[str, ...]:
         """Statements below a condition, and what stands beside it instead where that is brief."""
-        return ("", *more, self.of(body)[0]) if brief else (self._nested(body), *more, "")
+        return ("", *more, self.plain(body[0])) if brief else (self._nested(body), *more, "")
 
     def _nested(self, body: tuple[Statement, ...]) -> str:
         return "\n".join(nested(self.of(body), 2))
@@ -164,6 +164,9 @@ class Lines:
             case Declare(value=Value()) | Assign(value=Value()):
                 start, sign, value = lines[0].partition("= ")
                 return [f"{start}{sign.rstrip()}", f"    {value}"]
+            case If(brief=True, body=(Assign(value=Value()) as only,)) if len(self.plain(only)) > self.room:
+                value = self.plain(only).partition("= ")[2]  # which may have no comma where it could go on below
+                return [lines[0].removesuffix(value).rstrip(), f"    {value}"]
             case Declare(value=Binary()):
                 return self._sum(lines[0])
             case Declare(value=Invoke()) | Assign(value=Invoke()) | Do(what=Invoke()) | If(brief=True):

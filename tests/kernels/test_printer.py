@@ -197,3 +197,16 @@ def test_random_text_means_what_was_given(block: int) -> None:
         except ZeroDivisionError:
             continue
         assert eval(text, {}, names) == expected, text
+
+
+@pytest.mark.emulator
+def test_a_long_term_below_a_condition_is_whole() -> None:
+    """A sum's last elements may not be there; what is added then goes on below, where it is long."""
+
+    def equal(x: Any) -> Any:
+        return fg.sum((1 / x) == (x << 2).to(fg.float32), -1)
+
+    x = torch.tensor([1, 2, 3] * 43, dtype=torch.uint8)
+    assert fg.op(equal, name="equal")(x).item() == 0
+    y = torch.zeros(130, dtype=torch.uint8)
+    assert fg.op(lambda x: fg.sum((3 / (x + 1)) != (x << 2).to(fg.float32), -1), name="differing")(y).item() == 130
