@@ -138,8 +138,10 @@ class Printer:
 
     @staticmethod
     def _in_own_dtype(expr: Call, text: str, level: int) -> tuple[str, int]:
-        """What an operator leaves: C computes small integers in int; torch wraps around in the tensor's own dtype."""
-        return (f"{_ctype(expr.dtype)}({text})", _ATOM) if expr.dtype in _SMALL_INTEGERS else (text, level)
+        """What an operator leaves: C computes small integers and bools in int, where true + true is 2; torch wraps
+        around in the tensor's own dtype, and has true."""
+        is_int = expr.dtype in _SMALL_INTEGERS or (expr.dtype is dtypes.bool_ and expr.function in ("add", "mul"))
+        return (f"{_ctype(expr.dtype)}({text})", _ATOM) if is_int else (text, level)
 
     def _power(self, expr: Call) -> tuple[str, int]:
         (base,) = expr.args

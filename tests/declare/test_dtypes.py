@@ -222,3 +222,20 @@ def test_bools_that_are_added_stay_bools(alpha: int) -> None:
     found = fg.op(lambda x, y: torch.add(x, y, alpha=alpha), name="either")(x, y)
     expected = torch.add(x, y, alpha=alpha)
     assert found.dtype is expected.dtype and torch.equal(found, expected)
+
+
+@pytest.mark.emulator
+def test_two_that_are_true_are_true() -> None:
+    """Not 2, whatever reads their sum before it is in memory."""
+    x, y = torch.tensor([True, False, True, False]), torch.tensor([True, True, False, False])
+    number = torch.tensor([1, 2, 3, 4])
+
+    def of(x: Any, y: Any, number: Any) -> tuple[Any, ...]:
+        either, both = x + y, x * y
+        return (
+            either, either.sum(), either.cumsum(0), either * number, either > y, either == both, either.float() / 3,
+            ~either & y, torch.maximum(both, x), torch.where(x, either, y) + number,
+        )  # fmt: skip
+
+    for found, expected in zip(fg.op(of, name="either")(x, y, number), of(x, y, number), strict=True):
+        assert found.dtype is expected.dtype and torch.equal(found, expected)
