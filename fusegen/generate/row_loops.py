@@ -260,9 +260,10 @@ class Rows(RowParts):
         """Everything that is read before anything is computed: of the row, or where rows are prefetched of the next."""
         plan = self.schedule
         things, row = ([*operands.by_row, *self.ahead], "next") if plan.prefetch else (operands.moving, "row")
-        found = [*self.row_coordinates(things, row), *self.row_reads(operands.by_row)]
+        found = self.row_coordinates(things, row)
         if plan.unaligned and not plan.persistent:
             found += self._ends_of_rows(FIRST + THREAD_ROW < M if plan.rows > 1 else None)
+        found += self.row_reads(operands.by_row)  # which ask whether there is a row, where places tell them
         if self.raw_ahead and not plan.chunked:
             reads = [*self.raw_ahead.coordinates, *self.raw_ahead.reads]
             found += self._parts(self._where_elements_are(reads), True)

@@ -150,3 +150,18 @@ def test_few_columns_take_few_lanes(results: int) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         agree(op, lambda x: x.sum(0), *leaves((3000, results), dtype=dtype))
         agree(fg.op(lambda x: fg.amax(x, 0)), lambda x: x.amax(0), *leaves((3000, results), dtype=dtype))
+
+
+@pytest.mark.parametrize("rows, length", [(2, 1025), (3, 257)])
+def test_what_places_tell_of_each_row_is_read_where_the_row_is_known(rows: int, length: int) -> None:
+    """Only of rows that there are: the reports of places ask for that."""
+
+    def of(x: Any, table: Any, places: Any) -> Any:
+        return table[places] + x.sum(-1)
+
+    op, places = fg.op(of, name="told"), torch.arange(rows) % 2 - 1
+    x, table = leaves((rows, length), (4,), dtype=torch.float32)
+    assert row_schedule(op, x, table, places).unaligned
+    agree(lambda x, table: op(x, table, places), lambda x, table: of(x, table, places), x, table)
+    with pytest.raises(fg.PlaceError):
+        op(x, table, places + 4)
