@@ -294,6 +294,13 @@ class Builder:
 
     # -- reads and stores -----------------------------------------------------------------------------------------
 
+    def read_once(self, operands: Iterable[Operand]) -> list[Statement]:
+        """Elements that a whole kernel has in common, read before it knows where it is: there always are such."""
+        printer, self.printer = self.printer, replace(self.printer, inside="")
+        found = [s for o in operands for s in self.read(o, None)]
+        self.printer = printer
+        return found
+
     def read(self, operand: Operand, offset: Term | None) -> list[Statement]:
         """One element as a constant."""
 

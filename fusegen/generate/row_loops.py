@@ -141,7 +141,7 @@ class Rows(RowParts):
     def _once(self, operands: _Operands) -> list[Statement]:
         """What is the same for all rows of a block."""
         columns = [s for r in self.kernel.columns for s in self.column(r).declare(self.schedule.vectors_per_thread)]
-        return [*(s for o in operands.singles for s in self.read(o, None)), *columns, *self.segments.declare()]
+        return [*self.read_once(operands.singles), *columns, *self.segments.declare()]
 
     # -- one row --------------------------------------------------------------------------------------------------
 

@@ -131,7 +131,7 @@ class StridedRows(Builder):
             words = f"{plan.rows} threads own {own} and share the elements, which stay in registers."
         else:
             words = f"A thread owns {own}, whose elements stay in registers."
-        body = [*self.located(), *self.start(plan.follows), *(s for o in singles for s in self.read(o, None))]
+        body = [*self.located(), *self.start(plan.follows), *self.read_once(singles)]
         body.append(Comment(words))
         row = self._row(singles)
         if not plan.persistent:

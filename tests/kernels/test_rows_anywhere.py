@@ -165,3 +165,17 @@ def test_what_places_tell_of_each_row_is_read_where_the_row_is_known(rows: int, 
     agree(lambda x, table: op(x, table, places), lambda x, table: of(x, table, places), x, table)
     with pytest.raises(fg.PlaceError):
         op(x, table, places + 4)
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+@pytest.mark.parametrize("shape", [(5, 33), (64, 64), (2, 33, 7)], ids=str)
+def test_one_place_of_all_rows_is_read_before_there_is_a_row(shape: tuple[int, ...], axis: int) -> None:
+    def of(x: Any, table: Any) -> Any:
+        return (x * table[places]).softmax(axis) + table[places]
+
+    def ours(x: Any, table: Any) -> Any:
+        return op(x, table, places)
+
+    op = fg.op(lambda x, table, i: fg.softmax(x * table[i], axis) + table[i], name="at_one_place")
+    places = torch.tensor([-2])
+    agree(ours, of, *leaves(shape, (4,), dtype=torch.float32))
