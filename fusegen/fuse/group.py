@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count
 
+from fusegen.core.dtypes import DType
 from fusegen.core.ir import (
     Axes,
+    Call,
     Expr,
     Index,
     Let,
@@ -202,8 +204,9 @@ def _named(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
 
 
 def _with_positions(op: Op) -> tuple[list[Reduce], list[Output]]:
-    """The expanded op with positions along axes as references."""
+    """The expanded op with positions along axes as references, and results that storing them rounds."""
     reduces, outputs = op.expand()
+    outputs = [replace(output, expr=_unrounded(output)) for output in outputs]
     exprs = [item.expr for item in (*reduces, *outputs)]
     found: dict[Expr, Expr] = {n: Place(n.axis) for n in walk(exprs) if isinstance(n, Index)}
     if not found:
@@ -211,6 +214,14 @@ def _with_positions(op: Op) -> tuple[list[Reduce], list[Output]]:
     positions = Substitution(found)
     replaced = [replace(r, expr=positions.of(r.expr)) for r in reduces]
     return replaced, [replace(o, expr=positions.of(o.expr)) for o in outputs]
+
+
+def _unrounded(output: Output) -> Expr:
+    """What a result is rounded of where its own dtype rounds it once more."""
+    match output.expr:
+        case Call("cast", (inner,), detail=DType() as dtype) if dtype is output.dtype:
+            return inner
+    return output.expr
 
 
 def _with_merged_positions(

@@ -150,6 +150,24 @@ class Printer:
             return " * ".join([self.text(base)] * exponent), _PRODUCT
         return f"fg::powi<{exponent}>({self._argument(base)})", _ATOM
 
+    def _in_ints(self, expr: Expr) -> tuple[str, int]:
+        """An int64 that fits an int as one, and what it is made of as far as that fits: a GPU computes 64 bits in two
+        steps, and converts them at a quarter of the rate."""
+        match expr:
+            case Const():
+                return self._print(expr)
+            case Call(function, args) if expr not in self.known and function in _OF_INTS and all(map(_fits_int, args)):
+                table = lookup(function)
+                printed = [self._in_ints(arg) for arg in args]
+                if function == "abs":
+                    return f"fg::abs({printed[0][0]})", _ATOM
+                if function == "neg":
+                    return f"-{_wrap(printed[0], _UNARY + 1)}", _UNARY
+                least = (table.precedence, table.precedence + 1)
+                sides = [_wrap(side, at) for side, at in zip(printed, least, strict=True)]
+                return table.cuda.format(*sides), table.precedence
+        return f"int({self._print(expr)[0]})", _ATOM
+
     def _cast(self, expr: Call) -> tuple[str, int]:
         (inner,) = expr.args
         text = self._print(inner)[0]
@@ -162,7 +180,7 @@ class Printer:
         if expr.dtype is dtypes.float32 and inner.dtype in _BYTES:
             return f"fg::byte_to_float<{_ctype(inner.dtype)}>({text})", _ATOM
         if self.few and expr.dtype.is_float and inner.dtype is dtypes.int64 and _fits_int(inner):
-            text = f"int({text})"  # a GPU converts integers of 64 bits at a quarter of the rate
+            text = self._in_ints(inner)[0]
         return f"{_ctype(expr.dtype)}({text})", _ATOM
 
 
@@ -174,6 +192,10 @@ def _fits_int(expr: Expr) -> bool:
     """Whether an int64 that is made of positions fits an int."""
     least, most = Intervals(_LARGEST_POSITION).of(expr)
     return -(2**31) <= least and most < 2**31
+
+
+# What an int may be computed by where int64 is asked for, if all of it fits.
+_OF_INTS = ("add", "sub", "neg", "abs", "mul")
 
 
 def _is_count(expr: Expr) -> bool:
