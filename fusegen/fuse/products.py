@@ -418,8 +418,8 @@ class _Splitter:
             others += [o.expr for o in behind if self._leaves_behind(o, group) is None]
             self._attach_to(group, behind, only_read=not own.isdisjoint(refs(*others)))
         for group in dict.fromkeys(self.scans.values()):
-            alone = self._left_alone(results, self.level[group.name] - 1)
-            if alone and all(self._leaves_behind(o, group) is not None for o in alone):
+            alone, beside = self._left_alone(results, self.level[group.name] - 1), self._read_beside(group)
+            if alone and all(o.name not in beside and self._leaves_behind(o, group) is not None for o in alone):
                 self._attach_to(group, alone, only_read=False)
         self._forget_unread(results)
 
@@ -449,6 +449,15 @@ class _Splitter:
         own = {output.name for output in self.outputs}
         does_more = any(self.level[reduce.name] == level for reduce in self.reduces)
         return mine if not does_more and all(o.name in own for o in mine) else []
+
+    def _read_beside(self, group: ScanGroup) -> set[str]:
+        """The tensors that steps of a scan's round read, itself among them: its kernel may write none of them, as
+        another step may come first."""
+        found = [self._found(side) for dot in self.dots if self._is_beside(dot, group) for side in sides(dot)]
+        return {tensor.name for tensor in found if tensor is not None}
+
+    def _is_beside(self, dot: Reduce, group: ScanGroup) -> bool:
+        return self.level[dot.name] == self.level[group.name]
 
     def _leaves_behind(self, output: Output, group: ScanGroup) -> list[Expr] | None:
         """What a result is made of that a scan's kernel can write: of its own results, and of what was there before."""
@@ -662,7 +671,12 @@ class _Splitter:
             if ref in self.stored:
                 home = self.stored[ref]
                 outputs.append(Output(home.name, own[ref], home.dtype, home.shape, groups=home.groups))
+        # What kernels of this round's scans write is in memory only behind them: each makes it anew.
+        written = {
+            o.name for other in self.scans.values() if self._is_beside(dot, other) for o in self.attached[other.name]
+        }
         before = self._read_at(self.level[dot.name], multiplied=False)
+        before = {expr: ref for expr, ref in before.items() if not (isinstance(ref, Ref) and ref.name in written)}
         for output in self.attached[dot.name]:
             expr = substitute(output.expr, before)
             leaves = [leaf for leaf in self._leaves(expr, group.taken.axis) or () if leaf not in own]

@@ -10,7 +10,7 @@ import torch
 
 import fusegen as fg
 from fusegen.core.ir import Op
-from fusegen.fuse.products import Scan, chain
+from fusegen.fuse.products import Product, Scan, chain
 from fusegen.inspect.passes import passes
 from tests.support.call_paths import DEVICE
 from tests.support.modes import MODES
@@ -80,10 +80,43 @@ def what_two_scans_are_read_for(x: Any) -> Any:
     return x.cumsum(0) * x.cumprod(1)
 
 
+@case(
+    "kernel scan scan kernel product kernel",
+    "kernel scan product product kernel scan kernel",
+    (2, 5, 4),
+    (2, 5, 4),
+    (2, 5, 3),
+)
+def linear_attention(q: Any, k: Any, v: Any) -> Any:
+    q = q.exp()
+    memory = (k.unsqueeze(-1) * v.unsqueeze(-2)).cumsum(1)
+    return (q.unsqueeze(-2) @ memory).squeeze(-2) / (q * k.cumsum(1)).sum(-1, keepdim=True)
+
+
+# A scan's kernel writes no result of the step before that another step of its round reads.
+@case("kernel scan scan product", "scan product product scan kernel", (4, 4), (4, 4), (4, 4))
+def beside_a_scan_that_reads_it(x: Any, y: Any, w: Any) -> Any:
+    e = x.exp()
+    return w.cumsum(0) * e.sin(), y.cumsum(0), e, e @ w
+
+
+@case("kernel product scan", "scan product product kernel", (4, 4), (4, 4), (4, 4))
+def beside_a_product_that_reads_it(x: Any, y: Any, w: Any) -> Any:
+    e = x.exp()
+    return w.mT @ e, y.cumsum(0) * e, e
+
+
+@case("scan scan product", "product product scan kernel scan", (4, 4), (4, 4))
+def for_a_product_of_the_next_round(x: Any, w: Any) -> Any:
+    e = x.exp()
+    return e, x.cumsum(0), w.cumprod(1) @ e
+
+
 def steps_of(op: Op) -> str:
     cut = chain(op)
     assert cut is not None
-    return " ".join("scan" if isinstance(step, Scan) else "kernel" for step in cut.steps)
+    kinds = {Scan: "scan", Product: "product", Op: "kernel"}
+    return " ".join(kinds[type(step)] for step in cut.steps)
 
 
 def leaves_of(name: str, device: Any = DEVICE) -> list[torch.Tensor]:
