@@ -38,6 +38,16 @@ def test_every_thread_of_every_block_runs_once_with_its_own_indices(mode: Mode, 
     assert (count == 1 + np.arange(30)).all()
 
 
+@pytest.mark.parametrize("barriers", [False, True])
+def test_a_kernel_has_more_arguments_than_a_compiler_follows_templates_deep(barriers: bool) -> None:
+    names = [f"a{i}" for i in range(1500)]
+    given = ", ".join(f"int {name}" for name in names)
+    function = kernel(f"KERNEL(int* out, {given}) {{ out[threadIdx.x] = {' + '.join(names)}; }}", barriers)
+    out = np.zeros(2, np.int32)
+    launch(function, 1, 2, out, *(ctypes.c_int(i) for i in range(1500)))
+    assert (out == sum(range(1500))).all()
+
+
 BLOCK_SUM = """
 template <class T> __device__ __forceinline__ T warp_sum(T value) {
   for (int offset = 16; offset > 0; offset >>= 1) value += __shfl_xor_sync(0xffffffffu, value, offset);

@@ -249,11 +249,24 @@ namespace fusegen_emulator {
 
 template <size_t... I>
 struct Sequence {};
-template <size_t N, size_t... I>
-struct MakeSequence : MakeSequence<N - 1, N - 1, I...> {};
-template <size_t... I>
-struct MakeSequence<0, I...> {
-  typedef Sequence<I...> type;
+template <class Left, class Right>
+struct Joined;
+template <size_t... I, size_t... J>
+struct Joined<Sequence<I...>, Sequence<J...>> {
+  typedef Sequence<I..., (sizeof...(I) + J)...> type;
+};
+// Of two halves: a compiler follows templates 900 deep, and a kernel that reads many places has more arguments.
+template <size_t N>
+struct MakeSequence {
+  typedef typename Joined<typename MakeSequence<N / 2>::type, typename MakeSequence<N - N / 2>::type>::type type;
+};
+template <>
+struct MakeSequence<0> {
+  typedef Sequence<> type;
+};
+template <>
+struct MakeSequence<1> {
+  typedef Sequence<0> type;
 };
 
 template <class T>
