@@ -30,6 +30,7 @@ from fusegen.core.ir import (
     axis_order,
     call,
     const,
+    is_call,
     names_read,
     own_size,
     refs,
@@ -38,6 +39,9 @@ from fusegen.core.ir import (
 from fusegen.core.one_term import gathered
 from fusegen.core.subexpressions import safe_name
 from fusegen.fuse.kernel import Gathered
+
+# Numbers of places that are added up. What is not about places (a hash) is left as it is.
+MOST_ADDED_UP = 2**31
 
 
 def gathering(
@@ -86,7 +90,7 @@ class _Conditions(Deciding):
         self.gathered = gathered
 
     def __call__(self, node: Expr) -> Expr:
-        node = super().__call__(_folded(node))
+        node = super().__call__(_added_up(node))
         match node:
             case Call("where", (condition, Ref(name=name) as value, Const(0))) if name in self.gathered:
                 places = self.gathered[name].places
@@ -201,20 +205,44 @@ class _Gatherer:
 
 
 def _folded(place: Expr) -> Expr:
-    """A place with the numbers that are added to it as one: slices of slices then read an element once, however many
-    ways lead to it. Anything else as it is."""
-    base, far = place, 0
-    if place.dtype is not dtypes.int64:
-        return place
-    while True:
-        match base:
-            case Call("add", (inner, Const(number))) | Call("add", (Const(number), inner)):
-                base, far = inner, far + int(number)
-            case Call("sub", (inner, Const(number))):
-                base, far = inner, far - int(number)
+    """A place with what is added up in it as one term for each tensor, size or position, and the number last: slices of
+    slices then read an element once, however many ways lead to it, at a border that holds places in (clamp) as well."""
+    return transform([place], _added_up)[place]
+
+
+def _added_up(node: Expr) -> Expr:
+    """A sum of integers with its terms as above. Anything else as it is."""
+    if node.dtype is not dtypes.int64 or not (is_call(node, "add") or is_call(node, "sub")):
+        return node
+    far, counts, multiplied = 0, dict[Expr, int](), set[Expr]()
+    left: list[tuple[Expr, int]] = [(node, 1)]
+    while left:
+        term, count = left.pop()
+        if term.dtype is not dtypes.int64:
+            return node
+        match term:
+            case Const(number):
+                far += count * int(number)
+            case Call("mul", (Const(number), Const(times))):
+                far += count * int(number) * int(times)
+            case Call("add", (a, b)):
+                left += [(b, count), (a, count)]
+            case Call("sub", (a, b)):
+                left += [(b, -count), (a, count)]
+            case Call("mul", (Const(number), factor)) | Call("mul", (factor, Const(number))):
+                counts[factor] = counts.get(factor, 0) + count * int(number)
+                multiplied.add(factor)
             case _:
-                break
-    if base is place or base.dtype is not place.dtype:
-        return place
-    how = "add" if far > 0 else "sub"
-    return base if far == 0 else call(how, base, const(abs(far), place.dtype), dtype=place.dtype)
+                counts[term] = counts.get(term, 0) + count
+    terms = sorted(((term, count) for term, count in counts.items() if count), key=lambda pair: pair[1] < 0)
+    if not terms or terms[0][1] < 0 or any(abs(number) > MOST_ADDED_UP for number in (far, *counts.values())):
+        return node
+    found: Expr | None = None
+    for term, count in terms:
+        if term in multiplied or abs(count) > 1:
+            term = call("mul", term, const(abs(count), dtypes.int64), dtype=dtypes.int64)
+        found = term if found is None else call("add" if count > 0 else "sub", found, term, dtype=dtypes.int64)
+    assert found is not None
+    if far:
+        found = call("add" if far > 0 else "sub", found, const(abs(far), dtypes.int64), dtype=dtypes.int64)
+    return found

@@ -172,6 +172,21 @@ def test_ways_to_one_element_read_it_once(shape: tuple[int, int]) -> None:
     check_same(fg.op(biharmonic), biharmonic, [u])
 
 
+def edge_lengths(x: Any) -> Any:
+    p = F.pad(x[None], (1, 1, 1, 1), mode="replicate")[0]
+    right = p[:-2, 2:] + 2 * p[1:-1, 2:] + p[2:, 2:] - p[:-2, :-2] - 2 * p[1:-1, :-2] - p[2:, :-2]
+    down = p[2:, :-2] + 2 * p[2:, 1:-1] + p[2:, 2:] - p[:-2, :-2] - 2 * p[:-2, 1:-1] - p[:-2, 2:]
+    return (right**2 + down**2 + 1e-6).sqrt()
+
+
+@pytest.mark.parametrize("shape", ((5, 6), (7, 5)))
+def test_ways_to_one_element_at_a_border_read_it_once(shape: tuple[int, int]) -> None:
+    """Where the place is held in, and in blocks of columns, whose sizes are added to places."""
+    x = draw(*shape)
+    assert fg.op(edge_lengths).emit(x, which="backward").count("fg::gather(") < 150
+    check_same(fg.op(edge_lengths), edge_lengths, [x])
+
+
 def test_numbers_that_are_written_down_are_rounded_once() -> None:
     """To the dtype that is named: a float32 on the way is 1e-8 of each, and other integers from 2^24 on."""
 
