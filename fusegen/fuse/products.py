@@ -375,7 +375,7 @@ class _Splitter:
         values = []
         for value in taken.values:
             leaves = self._read_on_the_way(value, taken.axis)
-            values.append(substitute(value, self._elements(leaves or [value], tensors)))
+            values.append(substitute(value, self._elements(leaves or [value], taken.axis, tensors)))
         self.scanned[reduce.name] = tuple(values)
         sources = [Factor(of, operands[of].dtype if of in operands else of.dtype) for of in tensors]
         return replace(reduce, expr=call(SCAN, *sources, dtype=reduce.expr.dtype))
@@ -388,10 +388,17 @@ class _Splitter:
     def _leaves(self, expr: Expr, axis: str) -> list[Expr] | None:
         """Those that a scan along an axis computes an expression of, element by element; None where it cannot."""
         totals = {total for total, _ in self.biases.values()}  # where there are no such products without their bias
-        return leaves_of(expr, axis, self.numbers, totals)
+        leaves = leaves_of(expr, axis, self.numbers, totals)
+        turned = any(leaf in self.shifts and self._shift(leaf, axis) is None for leaf in leaves or ())
+        return None if turned else leaves
 
-    def _elements(self, leaves: Iterable[Expr], tensors: dict[Expr, int]) -> dict[Expr, Expr]:
-        """What expressions of a scan call leaves.
+    def _shift(self, leaf: Expr, axis: str) -> Shift | None:
+        """The shift that a leaf is for a scan along an axis, whose kernel has no neighbours along others."""
+        shift = self.shifts.get(leaf) if isinstance(leaf, Ref) else None
+        return shift if shift is not None and shift.axis == axis else None
+
+    def _elements(self, leaves: Iterable[Expr], axis: str, tensors: dict[Expr, int]) -> dict[Expr, Expr]:
+        """What expressions of a scan along an axis call leaves.
 
         Args:
             tensors: the places of those that are read, to which new ones are added.
@@ -400,7 +407,7 @@ class _Splitter:
         for leaf in leaves:
             if leaf in self.numbers:
                 continue
-            shift = self.shifts.get(leaf) if isinstance(leaf, Ref) else None
+            shift = self._shift(leaf, axis)
             tensor = shift.of if shift else leaf
             tensor = self.stored[tensor].ref if tensor in self.stored else tensor
             place = tensors.setdefault(tensor, len(tensors))
@@ -680,7 +687,9 @@ class _Splitter:
         for output in self.attached[dot.name]:
             expr = substitute(output.expr, before)
             leaves = [leaf for leaf in self._leaves(expr, group.taken.axis) or () if leaf not in own]
-            outputs.append(replace(output, expr=substitute(expr, {**own, **self._elements(leaves, tensors)})))
+            outputs.append(
+                replace(output, expr=substitute(expr, {**own, **self._elements(leaves, group.taken.axis, tensors)}))
+            )
         sources = tuple(Source(tensor.name, ()) for tensor in tensors if isinstance(tensor, Ref))
         pairs = zip(group.reduces, group.hows, strict=True)
         results = tuple({how: (reduce.name, how) for reduce, how in pairs}.values())

@@ -40,9 +40,10 @@ def running(how: How) -> str:
 
 @dataclass(frozen=True)
 class Shift:
-    """A tensor read one position before (-1) or behind (1), and zero where there is none."""
+    """A tensor read one position before (-1) or behind (1) along an axis, and zero where there is none."""
 
     of: Ref
+    axis: str
     way: int
 
 
@@ -82,7 +83,7 @@ def shifted(op: Op) -> dict[Ref, Shift]:
             taken = parts(reduce.expr)
             (value, *others), how = taken.values, taken.how
             if how.combine == LAST and how.exclusive and isinstance(value, Ref) and value in tensors and not others:
-                found[reduce.ref] = Shift(value, 1 if how.reverse else -1)
+                found[reduce.ref] = Shift(value, taken.axis, 1 if how.reverse else -1)
     return {ref: shift for ref, shift in found.items() if shift.of not in found}
 
 

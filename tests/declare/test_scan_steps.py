@@ -112,6 +112,11 @@ def for_a_product_of_the_next_round(x: Any, w: Any) -> Any:
     return e, x.cumsum(0), w.cumprod(1) @ e
 
 
+@case("scan scan", "scan scan", (4, 5), (4, 5))
+def along_one_axis_and_another(x: Any, y: Any) -> Any:
+    return (y.tanh().cumprod(0) * x).cumsum(1)
+
+
 def steps_of(op: Op) -> str:
     cut = chain(op)
     assert cut is not None
@@ -138,6 +143,25 @@ def test_every_mode(name: str, mode: str) -> None:
     on_cpu = mode in ("all", "compiled", "halves", "arrays")
     leaves = leaves_of(name, device="cpu" if on_cpu else DEVICE)
     MODES[mode](fg.op(CASES[name][0]), CASES[name][0], leaves)
+
+
+def test_what_stands_before_an_element_is_along_the_axis_of_its_own_scan() -> None:
+    """A gradient of a recurrence down columns is of h one row before, and goes on into a sum along rows."""
+    a, b = (torch.randn(4, 5, dtype=torch.float64, device=DEVICE, requires_grad=True) for _ in range(2))
+
+    def in_a_loop(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        h, states = torch.zeros_like(b[0]), []
+        for decay, added in zip(a.cumsum(1), b.cumsum(1), strict=True):
+            h = decay * h + added
+            states.append(h)
+        return torch.stack(states)
+
+    recurrence = fg.op(lambda a, b: fg.linear_recurrence(a.cumsum(1), b.cumsum(1), 0), name="recurrence")
+    weight = torch.randn_like(a)
+    for found, expected in zip(
+        *(torch.autograd.grad(f(a, b), (a, b), weight) for f in (recurrence, in_a_loop)), strict=True
+    ):
+        torch.testing.assert_close(found, expected)
 
 
 def test_numbers_of_a_call_are_read_by_the_scan() -> None:
