@@ -273,12 +273,12 @@ def axes_of_pairs(operands: Sequence[Operand], reduces: Sequence[Reduce]) -> set
     found, other = set[str](), set[str]()
     for reduce in reduces:
         axes, over = along.of(reduce.expr), frozenset(reduce.over)
-        sides = {side - over for ref in refs(reduce.expr) if over <= (side := along.of(ref))}
-        alone = len(over) == 1 and reduce.kind in ("sum", "max", "min", "prod", "sum_exp")
-        if alone and len(sides) > 1 and not any(axes - over <= along.of(ref) for ref in refs(reduce.expr)):
-            found |= over
-        elif not alone:
+        if len(over) != 1 or reduce.kind not in ("sum", "max", "min", "prod", "sum_exp"):
             other |= over | (axes if reduce.kind in (DOT, SCAN) else frozenset())
+        elif len(axes - over) > 1:  # some pair
+            sides = [along.of(ref) for ref in refs(reduce.expr)]
+            several = len({side for side in sides if over <= side}) > 1
+            found |= over if several and not any(axes - over <= side for side in sides) else frozenset()
         along.define(reduce)
     return found - other
 
