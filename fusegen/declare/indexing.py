@@ -222,6 +222,7 @@ def along(value: Value, dim: AxisVar, made: AxisVar) -> Value:
     tracer.reads_sizes = True
     without_data = holds_no_data(value)
     for own, new in zip(leaves([dim]), leaves([made]), strict=True):
+        tracer.told.append(own)
         dims = tuple(_with(other, own, new) for other in value.dims)
         if without_data:
             value = Value(_at_others(tracer, value.expr, own, new), value.dtype, dims, value.weak)

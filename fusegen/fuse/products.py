@@ -136,10 +136,13 @@ class Scatter(Product):
         left: the places, integers. What has no place in the result is left out.
         axis: of the result.
         kind: of the reduction that combines what is for one place.
+        moves: each is for the place of its own number, and there are as many: what a tensor that meets itself has in
+            its second role is moved to the first.
     """
 
     axis: str = ""
     kind: str = "sum"
+    moves: bool = False
 
     @property
     def adds(self) -> bool:
@@ -218,6 +221,8 @@ def product_text(step: Product) -> str:
         result, sign = f"{step.result}{shape_text(step.axes)}", "+=" if step.onto else "="
         where = f"at {step.left.name} along {step.axis.upper()}, over {shape_text(step.over)}"
         verb = {"sum": "added", "prod": "multiplied", "max": "maximum", "min": "minimum"}[step.kind]
+        if step.moves:
+            return f"{result} {sign} {step.right.name}, each at the place of its own number along {step.axis.upper()}"
         return f"{result} {sign} {step.right.name} {verb} {where}"
     sides = []
     for source in (step.left, step.right):
@@ -713,9 +718,16 @@ class _Splitter:
             axis = self.scatters[dot.name][0]
             kind = self.combining[dot.name]
             onto = result.name in begun
-            return Scatter(result.name, sources[0], sources[1], axes, dot.over, onto, axis=axis, kind=kind)
+            moves = kind == "sum" and _is_own_place(sides(dot)[0].expr, dot.over, axis)
+            return Scatter(result.name, sources[0], sources[1], axes, dot.over, onto, axis=axis, kind=kind, moves=moves)
         bias = self.biases[dot.name][1] if dot.name in self.biases else ""
         return Product(result.name, sources[0], sources[1], axes, dot.over, result.name in begun, bias)
+
+
+def _is_own_place(place: Expr, over: tuple[str, ...], axis: str) -> bool:
+    """Whether the places of a scatter over one axis are that axis' positions, and lead to as many of another."""
+    size = own_size(axis)
+    return size is not None and over[1:] == () and place == Index(over[0]) and own_size(over[0]) == size
 
 
 def _is_numbered(expr: Expr, axis: str, axes: Mapping[str, frozenset[str]]) -> bool:

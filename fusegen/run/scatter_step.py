@@ -23,6 +23,7 @@ class ScatterStep:
         batch: how many dimensions b has.
         onto: it is added to what the result holds.
         kind: of the reduction that combines updates.
+        moves: the n-th update is the n-th place's, and there is no other.
     """
 
     names: tuple[str, str, str]
@@ -30,6 +31,7 @@ class ScatterStep:
     batch: int
     onto: bool
     kind: str
+    moves: bool = False
 
     @property
     def uses(self) -> set[str]:
@@ -40,7 +42,11 @@ class ScatterStep:
             framework.view(tensors[name], view.shape, view.strides, view.offset)
             for name, view in zip(self.names, self.views, strict=True)
         )
-        if self.kind == "sum":
+        if self.moves and self.onto:
+            result += updates
+        elif self.moves:
+            result[...] = updates
+        elif self.kind == "sum":
             framework.scatter_add(result, places, updates, self.batch, self.onto)
         else:
             framework.scatter_reduce(result, places, updates, self.batch, self.kind)
@@ -70,4 +76,5 @@ def scatter_step(step: Scatter, sizes: Mapping[str, int], layouts: Mapping[str, 
         len(batch),
         step.onto,
         step.kind,
+        step.moves,
     )

@@ -9,7 +9,10 @@ import pytest
 import torch
 
 import fusegen as fg
+from fusegen.core import dtypes
+from fusegen.fuse.products import Scatter
 from fusegen.fuse.schedule import ColumnSchedule
+from fusegen.inspect.passes import shown_passes
 from tests.support.modes import MODES
 from tests.support.oracles import draw
 from tests.support.rows import planned_passes
@@ -72,6 +75,15 @@ def test_a_thread_has_several_results() -> None:
     forward, backward = planned_passes(fg.op(gaussian, name="pairs"), *given)
     for planned in (*forward, *backward):
         assert isinstance(planned.schedule, ColumnSchedule) and planned.schedule.vector == 4
+
+
+def test_what_the_second_role_has_is_moved_to_the_first() -> None:
+    """A tensor that meets itself: no places are sorted for a sum of which each place has one term."""
+    (_, backward) = shown_passes(fg.op(forces, name="pairs"), (fg.TensorSpec(dtypes.float32, (40, 3)),), {})
+    assert backward.chain is not None
+    scatters = [step for step in backward.chain.steps if isinstance(step, Scatter)]
+    assert scatters and all(step.moves for step in scatters)
+    assert "each at the place of its own number along D0N40" in backward.text
 
 
 def test_few_and_many_coordinates_are_two_traces() -> None:
