@@ -58,7 +58,7 @@ class _Pass:
 
 def group(op: Op) -> tuple[Kernel, ...]:
     """The kernels of ``op``, in launch order: one for each level of reductions that follow from each other."""
-    op, reduces, outputs, axes = _prepared(op)
+    op, reduces, outputs, axes = prepared(op)
     reduces = in_one_pass(reduces, outputs)
     axes |= {ref.name: frozenset(ref.axes) for ref in refs(*(r.expr for r in reduces)) if isinstance(ref, Place)}
     return _named(_kernels(op, reduces, outputs, axes, {}, set()))
@@ -97,7 +97,7 @@ def group_by_strided_rows(op: Op) -> tuple[Kernel, ...] | None:
 def _around(op: Op, fuse: Callable[..., Fused | None], *, alone: bool = False) -> Iterator[tuple[Kernel, ...]]:
     """The kernel that ``fuse`` makes, with what comes before it and after: where that has rows of its own, in kernels
     by rows first, unless the kernel is to be ``alone``."""
-    op, reduces, outputs, axes = _prepared(op)
+    op, reduces, outputs, axes = prepared(op)
     fused = fuse(op, reduces, outputs, axes)
     if fused is not None and not _is_read_again(op, fused, reduces, axes):
         for kernels in _with_rest(op, fused, axes, {}, 1 if alone else MOST_ROW_KERNELS):
@@ -149,7 +149,7 @@ def _is_partial(operand: Operand) -> bool:
     return not {GROUP_AXIS, TILE_AXIS, SHARE_AXIS}.isdisjoint(operand.shape)
 
 
-def _prepared(op: Op) -> tuple[Op, list[Reduce], list[Output], dict[str, frozenset[str]]]:
+def prepared(op: Op) -> tuple[Op, list[Reduce], list[Output], dict[str, frozenset[str]]]:
     """The expanded op as kernels read it, and the axes of what they read."""
     axes = _all_axes(op)
     op, reduces, outputs = _with_merged_positions(*gathering(op, *_with_positions(op), Axes(axes)))

@@ -18,6 +18,7 @@ from fusegen.core.dtypes import Category, DType
 from fusegen.core.ir import DOT, SCAN, Axes, Call, Const, Expr, Let, Op, Output, Reduce, Tensorlike, walk, whole
 from fusegen.core.monoids import BY_KIND
 from fusegen.declare.table import Kind, lookup
+from fusegen.fuse.group import prepared
 from fusegen.fuse.kernel import Kernel, Position
 from fusegen.fuse.reuse import still_needed, traversals
 from fusegen.fuse.row_kernel import RowKernel
@@ -55,18 +56,17 @@ class Work:
 
 
 def work_of_op(op: Op, sizes: Mapping[str, int]) -> Work:
-    """The least that computes an op: every part of its expressions once.
+    """The least that computes an op: every part of its expressions once. Sums with one term are reads.
 
     Args:
         op: as kernels are made of it (lowered).
         sizes: of its axes.
     """
-    counter = _Counter(op.is_half, Axes(op.axes_of()), sizes, lambda _: True)
-    reduces = [statement for statement in op.statements if isinstance(statement, Reduce)]
+    _, reduces, outputs, axes = prepared(op)
+    counter = _Counter(op.is_half, Axes(axes), sizes, lambda _: True)
     partners = {(BY_KIND[reduce.kind].partner, reduce.expr, reduce.over) for reduce in reduces}
     counter.reduced |= {r.name for r in reduces if (r.kind, r.expr, r.over) in partners}
-    counter.walk(op.statements)
-    counter.walk(op.outputs)
+    counter.walk([*reduces, *outputs])
     for thing in (*op.operands, *op.outputs):
         counter.access(thing)
     return counter.found

@@ -68,6 +68,14 @@ def test_what_is_the_same_for_many_counts_once() -> None:
     assert work(lambda x: fg.amax(x, -1), wide).issued == pytest.approx(rows * width * REDUCTIONS["max"]["float32"][0])
 
 
+def test_what_is_read_elsewhere_is_no_sum() -> None:
+    """A slice of a long row takes no comparison with each place of the row."""
+    n = 4096
+    assert work(lambda x: x[1:] * x[:-1], spec(n)).issued == pytest.approx(n, rel=1e-3)
+    assert work(lambda x: x[2:] - 2 * x[1:-1] + x[:-2], spec(n)).issued == pytest.approx(2 * n, rel=1e-3)
+    assert work(lambda x: (x[:, 1:] - x[:, :-1]).sum(), spec(64, n)).issued == pytest.approx(2 * 64 * n, rel=1e-3)
+
+
 def test_a_walk_computes_what_none_before_it_has_kept() -> None:
     (item, *_) = shown_passes(fg.op(lambda x: fg.softmax(fg.erf(x), -1)), (spec(512, 1024),), {}, "forward")
     (planned,) = item.kernels
