@@ -60,6 +60,9 @@ def gathering(
     for reduce in reduces:
         reduce = gatherer.along_fewer(replace(reduce, expr=values.of(reduce.expr)))
         found = gatherer.read(reduce)
+        if found is None and (apart := gatherer.picked_apart(reduce)) is not None:
+            picks, found = apart
+            left += [pick for pick in picks if pick not in left]
         if found is None:
             left.append(reduce)
         else:
@@ -122,6 +125,7 @@ class _Gatherer:
         self.taken = {thing.name for thing in (*op.operands, *op.scalars, *op.statements, *op.outputs)}
         self.found: dict[tuple[str, tuple[tuple[str, Expr], ...]], Gathered] = {}
         self.gathered: dict[str, Gathered] = {}
+        self.picks_made: dict[Expr, Reduce] = {}
         self.walked: set[str] = set()
 
     def picks(self, reduce: Reduce) -> bool:
@@ -156,6 +160,35 @@ class _Gatherer:
         below = call("lt", place, Size(axis), dtype=dtypes.bool_)
         inside = call("logical_and", above, below, dtype=dtypes.bool_)
         return call("where", inside, found, const(0, value.dtype), dtype=value.dtype)
+
+    def picked_apart(self, reduce: Reduce) -> tuple[list[Reduce], Expr] | None:
+        """A sum with one term of what is computed of a row's element, as what picks that element, and what is computed
+        of it: once a row. None of other sums, and where it is the element of an operand already."""
+        chosen = gathered(reduce, self.along, self.free, ())
+        if chosen is None:
+            return None
+        axis, place, value = chosen
+        tables = [ref for ref in refs(value) if not isinstance(ref, Place) and axis in self.along.of(ref)]
+        if not tables or value in self.operands or any(ref not in self.operands for ref in tables):
+            return None
+        here = call("eq", Place(axis), place, dtype=dtypes.bool_)
+        values: dict[Expr, Expr] = {Place(axis): place}
+        picks: list[Reduce] = []
+        for table in tables:
+            expr = call("where", here, table, const(0, table.dtype), dtype=table.dtype)
+            if expr not in self.picks_made:
+                name = safe_name(f"{table.name}_picked", self.taken)
+                self.taken.add(name)
+                self.picks_made[expr] = Reduce(name, "sum", expr, (axis,))
+                self.along.known = {**self.along.known, name: self.along.of(expr) - {axis}}
+            picks.append(self.picks_made[expr])
+            values[table] = picks[-1].ref
+        inside = [
+            call("ge", place, const(0, place.dtype), dtype=dtypes.bool_),
+            call("lt", place, Size(axis), dtype=dtypes.bool_),
+        ]
+        found = Substitution(values).of(value)
+        return picks, call("where", every(inside), found, const(0, value.dtype), dtype=value.dtype)
 
     def _is_zero_elsewhere(self, value: Expr, axis: str) -> bool:
         """Whether it is read along the axis, and so is zero by itself where there is no such place."""

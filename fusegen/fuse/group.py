@@ -154,7 +154,11 @@ def prepared(op: Op) -> tuple[Op, list[Reduce], list[Output], dict[str, frozense
     axes = _all_axes(op)
     op, reduces, outputs = _with_merged_positions(*gathering(op, *_with_positions(op), Axes(axes)))
     axes |= _axes_of_positions(op, reduces, outputs)
-    return op, reduces, outputs, {**axes, **{o.name: frozenset(filter(None, o.shape)) for o in op.operands}}
+    axes |= {o.name: frozenset(filter(None, o.shape)) for o in op.operands}
+    for reduce in reduces:  # of which some pick an element
+        if reduce.name not in axes:
+            axes[reduce.name] = Axes(axes).of(reduce.expr) - set(reduce.over)
+    return op, reduces, outputs, axes
 
 
 def _all_axes(op: Op) -> dict[str, frozenset[str]]:

@@ -146,9 +146,14 @@ def element_cost(kernel: RowKernel) -> int:
 def picked_by(reduce: Reduce, kernel: Kernel) -> tuple[Expr, Operand] | None:
     """Of a sum with one term, ``where(index == place, x, 0)``: the place, and the operand x."""
     match reduce.kind, reduce.expr:
-        case "sum", Call("where", (Call("eq", (Place(), place) | (place, Place())), value, Const(0))):
+        case "sum", Call("where", (condition, value, Const(0))):
+            if isinstance(condition, Ref):  # which several have in common
+                lets = (item for item in kernel.items if isinstance(item, Let))
+                condition = next((let.expr for let in lets if let.ref is condition), condition)
             operand = next((o for o in kernel.tensors if o.ref is value), None)
-            return None if operand is None or isinstance(place, Place) else (place, operand)
+            match condition:
+                case Call("eq", (Place(), place) | (place, Place())) if operand is not None:
+                    return None if isinstance(place, Place) else (place, operand)
     return None
 
 

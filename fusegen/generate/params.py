@@ -57,7 +57,7 @@ def parameters(kernel: Kernel, schedule: Schedule, names: Names, stage: str = "m
     found += [_input(operand, kernel, schedule, names) for operand in _main_operands(kernel, split)]
     items = kernel.reducing if split else kernel.items
     gathered = _gathered(kernel, items)
-    found += [_table(operand, kernel, schedule, names) for operand in gathered]
+    found += _tables(gathered, _main_operands(kernel, split), kernel, schedule, names)
     found += [_output(o, names) for o in kernel.pointwise]
     if split:
         found += [_partial(r.name, f"{state_type(r)}* __restrict__", names) for r in kernel.states]
@@ -68,15 +68,20 @@ def parameters(kernel: Kernel, schedule: Schedule, names: Names, stage: str = "m
     found += _extents(schedule)
     for placement in schedule.placements:
         found += _strides(placement, schedule, kernel, names)
-    return _each_once(found)
+    return _each_once(found, kernel)
 
 
-def _each_once(found: Iterable[Param]) -> tuple[Param, ...]:
-    """The parameters: what is gathered shares those of a tensor that lies alike."""
-    named: dict[str, Param] = {}
+def _each_once(found: Iterable[Param], kernel: Kernel) -> tuple[Param, ...]:
+    """The parameters: what is gathered shares those of a tensor that lies alike. Told by what they are of: a name may
+    stand for two things until the text is settled (generate/names)."""
+    steps = {o.step(axis): f"{kernel.memory[o.name]} {axis}" for o in kernel.gathered for axis, _ in o.places}
+    known: dict[tuple[str, str, int], Param] = {}
     for param in found:
-        named.setdefault(param.name, param)
-    return tuple(named.values())
+        source = kernel.memory.get(param.source, param.source)
+        source = steps.get(param.source, source) if param.kind == "axis" else source
+        shared = param.kind in ("stride", "axis")
+        known.setdefault((param.kind, source, param.loop) if shared else (param.kind, param.name, len(known)), param)
+    return tuple(known.values())
 
 
 def _main_operands(kernel: Kernel, split: bool) -> list[Operand]:
@@ -103,10 +108,14 @@ def _steps(operand: Gathered, kernel: Kernel, schedule: Schedule, names: Names) 
     ]
 
 
-def _table(operand: Gathered, kernel: Kernel, schedule: Schedule, names: Names) -> Param:
-    """The pointer to a tensor of which elements are gathered."""
-    found = _input(operand.table, kernel, schedule, names)
-    return replace(found, name=names.pointer(kernel.memory[operand.name]))
+def _tables(
+    gathered: Iterable[Gathered], given: Iterable[Operand], kernel: Kernel, schedule: Schedule, names: Names
+) -> list[Param]:  # fmt: skip
+    """The pointers to tensors of which elements are gathered, but for those that are ``given`` already."""
+    of = {kernel.memory[operand.name]: operand.table for operand in gathered}
+    new = {name: table for name, table in of.items() if all(name != operand.name for operand in given)}
+    inputs = [(name, _input(table, kernel, schedule, names)) for name, table in new.items()]
+    return [replace(found, name=names.pointer(name)) for name, found in inputs]
 
 
 def reduced_type(reduce: Reduce) -> str:
@@ -210,7 +219,7 @@ def _finish_parameters(kernel: Kernel, schedule: Schedule, names: Names) -> tupl
     operands = [o for o in kernel.tensors if o.name in read]
     found = [_partial(r.name, f"const {state_type(r)}*", names) for r in kernel.states]
     found += [_input(o, kernel, schedule, names) for o in operands]
-    found += [_table(o, kernel, schedule, names) for o in gathered]
+    found += _tables(gathered, operands, kernel, schedule, names)
     found += [_output(o, names) for o in kernel.outputs]
     found += _numbers(kernel, kernel.ending, names)
     found += [step for operand in gathered for step in _steps(operand, kernel, schedule, names)]
@@ -222,4 +231,4 @@ def _finish_parameters(kernel: Kernel, schedule: Schedule, names: Names) -> tupl
         placement = schedule.placement(thing.name)
         if placement.access is not Access.SINGLE:
             found += _moving(placement, placement.moves[: schedule.kept], kernel, schedule, names)
-    return _each_once(found)
+    return _each_once(found, kernel)
