@@ -44,9 +44,9 @@ class Intervals:
             case Const():
                 return node.value, node.value
             case Index():
-                return 0, min(self.most, (own_size(node.axis) or math.inf) - 1)
+                return 0, min(self.most, _length(node.axis) - 1)
             case Place():
-                return 0, min(self.most, math.prod(own_size(axis) or math.inf for axis in node.axes) - 1)
+                return 0, min(self.most, math.prod(_length(axis) for axis in node.axes) - 1)
             case Size():
                 size = own_size(node.axis)
                 return (0, math.inf) if size is None else (size, size)
@@ -86,6 +86,12 @@ class Intervals:
             return EVERYTHING
         (a, b), (c, d) = of
         return min(a, c), max(b, d)
+
+
+def _length(axis: str) -> float:
+    """The number of positions along an axis, as far as is known; at least one, for without any nothing is asked."""
+    size = own_size(axis)
+    return math.inf if size is None else max(1, size)
 
 
 def conditions(expr: Expr) -> list[Expr]:

@@ -37,7 +37,7 @@ from fusegen.core.ir import (
     transform,
 )
 from fusegen.core.one_term import gathered
-from fusegen.core.subexpressions import safe_name
+from fusegen.core.subexpressions import live_reduces, safe_name
 from fusegen.fuse.kernel import Gathered
 
 # Numbers of places that are added up. What is not about places (a hash) is left as it is.
@@ -53,7 +53,7 @@ def gathering(
         reduces, outputs: of the op, expanded, with positions as references.
         along: the axes of what they read.
     """
-    gatherer = _Gatherer(op, along)
+    gatherer = _Gatherer(op, along, outputs)
     gatherer.walked = names_read([*(r for r in reduces if not gatherer.picks(r)), *outputs])
     values = Substitution({})
     left: list[Reduce] = []
@@ -77,11 +77,9 @@ def gathering(
         varies = along.of(places[reduce.expr]) >= along.of(reduce.expr) & set(reduce.over)
         return replace(reduce, expr=places[reduce.expr]) if varies else reduce
 
-    return (
-        replace(op, operands=(*op.operands, *gatherer.found.values())),
-        list(map(decided, left)),
-        [replace(output, expr=places[output.expr]) for output in results],
-    )  # fmt: skip
+    results = [replace(output, expr=places[output.expr]) for output in results]
+    read = live_reduces(list(map(decided, left)), results)  # of what is selected nowhere nothing is computed
+    return replace(op, operands=(*op.operands, *gatherer.found.values())), read, results
 
 
 class _Conditions(Deciding):
@@ -118,8 +116,8 @@ def _is_within(condition: Expr, axis: str, place: Expr) -> bool:
 class _Gatherer:
     """What one op gathers, each element of a table at one place once."""
 
-    def __init__(self, op: Op, along: Axes) -> None:
-        self.op, self.along = op, along
+    def __init__(self, op: Op, along: Axes, outputs: Sequence[Output]) -> None:
+        self.op, self.along, self.outputs = op, along, outputs
         self.operands: dict[Expr, Operand] = {operand.ref: operand for operand in op.operands}
         self.free = {thing.name for thing in (*op.operands, *op.scalars)}
         self.taken = {thing.name for thing in (*op.operands, *op.scalars, *op.statements, *op.outputs)}
@@ -163,13 +161,16 @@ class _Gatherer:
 
     def picked_apart(self, reduce: Reduce) -> tuple[list[Reduce], Expr] | None:
         """A sum with one term of what is computed of a row's element, as what picks that element, and what is computed
-        of it: once a row. None of other sums, and where it is the element of an operand already."""
+        of it: once a row. None of other sums, and where it is the element of an operand already. None also where
+        results are written all along the row: something walks over it anyway, and the memory may be the row's own."""
         chosen = gathered(reduce, self.along, self.free, ())
         if chosen is None:
             return None
         axis, place, value = chosen
         tables = [ref for ref in refs(value) if not isinstance(ref, Place) and axis in self.along.of(ref)]
         if not tables or value in self.operands or any(ref not in self.operands for ref in tables):
+            return None
+        if any({axis, *self.along.of(place)} <= {*output.shape} for output in self.outputs):
             return None
         here = call("eq", Place(axis), place, dtype=dtypes.bool_)
         values: dict[Expr, Expr] = {Place(axis): place}

@@ -144,7 +144,10 @@ def element_cost(kernel: RowKernel) -> int:
 
 
 def picked_by(reduce: Reduce, kernel: Kernel) -> tuple[Expr, Operand] | None:
-    """Of a sum with one term, ``where(index == place, x, 0)``: the place, and the operand x."""
+    """Of a sum with one term, ``where(index == place, x, 0)`` with the position along what is summed: the place, and
+    the operand x. None where elements are written, be it over the operand: the walk that writes them finds it."""
+    if kernel.pointwise:
+        return None
     match reduce.kind, reduce.expr:
         case "sum", Call("where", (condition, value, Const(0))):
             if isinstance(condition, Ref):  # which several have in common
@@ -152,8 +155,8 @@ def picked_by(reduce: Reduce, kernel: Kernel) -> tuple[Expr, Operand] | None:
                 condition = next((let.expr for let in lets if let.ref is condition), condition)
             operand = next((o for o in kernel.tensors if o.ref is value), None)
             match condition:
-                case Call("eq", (Place(), place) | (place, Place())) if operand is not None:
-                    return None if isinstance(place, Place) else (place, operand)
+                case Call("eq", (Place() as here, place) | (place, Place() as here)) if operand is not None:
+                    return None if isinstance(place, Place) or here.axes != reduce.over else (place, operand)
     return None
 
 
