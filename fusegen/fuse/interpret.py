@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fusegen.core.ir import LOCATED, Call, Let, Op, Output, Reduce
+from fusegen.core.ir import LOCATED, Call, Let, Op, Output, Place, Reduce, refs
 from fusegen.declare.reference import Evaluation, packed
 from fusegen.fuse.kernel import Gathered, Kernel, Position
 from fusegen.fuse.row_kernel import GROUP_AXIS, SHARE_AXIS, TILE_AXIS, RowKernel
@@ -57,7 +57,11 @@ class _Launches(Evaluation):
     def launch(self, kernel: Kernel) -> None:
         """Run one kernel: its names are its own."""
         self.named = {thing.name: self.memory[thing.name] for thing in (*kernel.tensors, *kernel.scalars)}
-        self.named |= {p.name: self._position(p) for p in kernel.operands if isinstance(p, Position)}
+        asked = {
+            Position.of(p) for o in kernel.gathered for _, at in o.places for p in refs(at) if isinstance(p, Place)
+        }
+        asked |= {p for p in kernel.operands if isinstance(p, Position)}  # and where shifts start from
+        self.named |= {p.name: self._position(p) for p in asked}
         for gathered in kernel.gathered:
             self.named[gathered.name] = self._gathered(gathered)
         if isinstance(kernel, RowKernel):

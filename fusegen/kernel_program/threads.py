@@ -386,7 +386,7 @@ class Lockstep:
 
     def _binary(self, operator: str, left: Any, right: Any) -> Any:
         if isinstance(left, Pointer):
-            return Pointer(left.buffer, left.at + right)
+            return Pointer(left.buffer, left.at - right if operator == "-" else left.at + right)
         functions: dict[str, Callable[[Any, Any], Any]] = {
             "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a // b,
             "%": lambda a, b: a % b, "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b,
