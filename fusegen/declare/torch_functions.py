@@ -129,7 +129,7 @@ def div(input: Like, other: Like, *, rounding_mode: str | None = None) -> Value:
         return elementwise("trunc", elementwise("div", input, other))
     input, other = _beside(input, other), _beside(other, input)  # -1 among bytes is 255, and has no sign
     down = elementwise("floor_divide", input, other)
-    rest = elementwise("sub", input, elementwise("mul", down, other))
+    rest = elementwise("remainder", input, other)  # the quotient times the divisor may have no room
     is_below = elementwise("ne", elementwise("lt", input, 0), elementwise("lt", other, 0))
     is_off = elementwise("logical_and", elementwise("ne", rest, 0), is_below)
     return elementwise("where", is_off, elementwise("add", down, 1), down)
