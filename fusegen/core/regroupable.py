@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 
 from fusegen.core.ir import Call, Expr, Factor, Op, call, is_call, rebuild, walk
-from fusegen.core.subexpressions import rewritten
+from fusegen.core.rewriting import rewritten
 
 
 class Regroupable(Call):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fusegen.core.ir import (
@@ -17,7 +17,6 @@ from fusegen.core.ir import (
     Expr,
     Factor,
     Let,
-    Op,
     Output,
     Reduce,
     Ref,
@@ -104,18 +103,6 @@ def introduce_lets(
         binder.statements.append(replace(reduce, expr=binder.bind(reduce.expr, at_root=False)))
     bound = [replace(output, expr=binder.bind(output.expr, at_root=True)) for output in outputs]
     return binder.statements, bound
-
-
-def rewritten(op: Op, rewrite: Callable[[Expr], Expr]) -> Op:
-    """``op`` with what ``rewrite`` makes of each (expanded) expression, under the names that the op has for it, without
-    the reductions that nothing reads any more."""
-    reduces, outputs = op.expand()
-    names = {rewrite(expr): name for expr, name in op.names().items()}
-    taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs)}
-    reduces = [replace(r, expr=rewrite(r.expr)) for r in reduces]
-    outputs = [replace(o, expr=rewrite(o.expr)) for o in outputs]
-    called: dict[Expr, str] = {expr: name for expr, name in names.items() if isinstance(expr, Call)}
-    return op.with_statements(*introduce_lets(live_reduces(reduces, outputs), outputs, called, taken))
 
 
 class _Binder:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from fusegen.core import dtypes
 from fusegen.core.errors import PlaceError
 from fusegen.core.ir import Call, Expr, Op, Place, Size, refs, transform, walk
-from fusegen.core.subexpressions import rewritten
+from fusegen.core.rewriting import rewritten
 
 # A place that no tensor has, from whichever end it is counted: what is read there is zero, and nothing is reported.
 NOWHERE = -(2**62)

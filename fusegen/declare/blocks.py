@@ -51,9 +51,9 @@ from fusegen.core.ir import (
     walk,
 )
 from fusegen.core.products import factors, product, renamed_axes
+from fusegen.core.rewriting import folded
 from fusegen.core.subexpressions import safe_name
 from fusegen.core.views import dims_of
-from fusegen.declare.reductions import of_one, repeated
 from fusegen.declare.table import apply
 
 # What is along the axis is its blocks; anything else is itself.
@@ -390,17 +390,13 @@ class _Elimination:
     def _made(self, like: Reduce, kind: str, expr: Expr, over: Iterable[str], suffix: str = "") -> Expr:
         """A reduction like another one; over no axis, what it is of one element, and along axes that a block lacks what
         it is of several such."""
-        over = set(over)
-        axes = tuple(sorted(over & self.along.of(expr)))
-        result = self._reduced(like, kind, expr, axes, suffix) if axes or kind == SCAN else of_one(kind, expr)
-        for axis in sorted(over.difference(axes)):
-            result = repeated(kind, result, converted(Size(axis), result.dtype))
-        return result
+        reduce = Reduce(like.name, kind, expr, tuple(sorted(set(over))))
+        return folded(reduce, self.along.of(expr), lambda made: self._named(made, suffix))
 
-    def _reduced(self, like: Reduce, kind: str, expr: Expr, axes: tuple[str, ...], suffix: str) -> Expr:
-        name = like.name if not suffix else safe_name(f"{like.name}_{suffix}", self.trace.taken)
+    def _named(self, reduce: Reduce, suffix: str) -> Expr:
+        name = reduce.name if not suffix else safe_name(f"{reduce.name}_{suffix}", self.trace.taken)
         self.trace.taken.add(name)
-        return self._added(Reduce(name, kind, expr, axes))
+        return self._added(replace(reduce, name=name))
 
     def _added(self, reduce: Reduce) -> Expr:
         self.reduces.append(reduce)

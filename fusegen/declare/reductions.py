@@ -15,6 +15,7 @@ from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Call, Expr, Index, Reduce, const
+from fusegen.core.rewriting import of_one, repeated
 from fusegen.declare.axes import AxisVar, Dims, leaves
 from fusegen.declare.value import (
     Like,
@@ -61,26 +62,6 @@ def _fold(kind: str, expr: Expr, over: tuple[AxisVar, ...]) -> Expr:
     tracer.varying[node.name] = frozenset(tracer.axes_of(expr) - set(over))
     tracer.reduces.append((node, over))
     return node.ref
-
-
-def of_one(kind: str, expr: Expr) -> Expr:
-    """The fold of one element."""
-    if kind == "squared_deviation":
-        return expr - expr
-    return _exp(expr - _stop_gradient(expr)) if kind == "sum_exp" else expr
-
-
-def repeated(kind: str, expr: Expr, count: Expr) -> Expr:
-    """The fold of ``count`` equal elements, given that of one."""
-    if kind in ("max", "min"):
-        return expr
-    if kind == "prod":
-        return Call("pow" if expr.dtype.is_float else "int_pow", (expr, count), expr.dtype)
-    return expr * count
-
-
-def _exp(expr: Expr) -> Expr:
-    return Call("exp", (expr,), expr.dtype)
 
 
 def _stop_gradient(expr: Expr) -> Expr:

@@ -33,8 +33,8 @@ from operator import or_
 
 from fusegen.core.casts import is_from_float
 from fusegen.core.ir import SCAN, Axes, Call, Expr, Op, Operand, Output, Reduce, is_call, rebuild, refs, walk
+from fusegen.core.rewriting import rewritten
 from fusegen.core.scans import axis_of, parts
-from fusegen.core.subexpressions import rewritten
 from fusegen.declare.table import AS_WRITTEN, Kind, lookup
 from fusegen.derive.reciprocals import least_values
 

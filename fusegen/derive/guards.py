@@ -14,8 +14,8 @@ from fusegen.core.casts import unrounded
 from fusegen.core.declared import Declared
 from fusegen.core.ir import SCAN, Axes, Call, Expr, Factor, Op, Reduce, Ref, is_call, rebuild, refs, walk
 from fusegen.core.products import factors
+from fusegen.core.rewriting import rewritten
 from fusegen.core.scans import axis_of
-from fusegen.core.subexpressions import rewritten
 from fusegen.declare.table import apply
 from fusegen.derive.override import mixed_axes
 from fusegen.derive.simplify import Condition, either, fitting

@@ -19,7 +19,7 @@ from functools import lru_cache
 from heapq import heappop, heappush
 
 from fusegen.core.ir import Axes, Call, Const, Expr, Op, Output, Reduce, Substitution, walk, whole
-from fusegen.core.subexpressions import rewritten
+from fusegen.core.rewriting import rewritten
 from fusegen.declare.table import apply
 from fusegen.derive.reach import reached
 

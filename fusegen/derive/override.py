@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from fusegen.core import scans
-from fusegen.core.casts import converted
 from fusegen.core.declared import Declared
-from fusegen.core.ir import SCAN, Call, Const, Expr, Op, Reduce, Ref, Size, const, expr_axes, rebuild, substitute, walk
+from fusegen.core.ir import SCAN, Call, Const, Expr, Op, Reduce, Ref, const, expr_axes, rebuild, substitute, walk
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import factors, products, renamed_axes
-from fusegen.declare.reductions import of_one, repeated
+from fusegen.core.rewriting import folded
 from fusegen.derive.simplify import is_zero
 
 Fold = Callable[[Reduce], Ref]
@@ -71,7 +70,7 @@ def declared_gradients(
             absent.add(reduce.ref)
         else:
             expr = const(0, reduce.expr.dtype) if expr is None else said(expr)
-            values[reduce.ref] = _folded(replace(reduce, expr=expr), axes, fold)
+            values[reduce.ref] = folded(replace(reduce, expr=expr), expr_axes(expr, axes), fold)
     for expr, name in called.items():
         given = _without(expr, absent)
         if isinstance(given, Call):
@@ -146,19 +145,6 @@ def _with_own_axes(gradient: Op, fresh_axis: Callable[[], str]) -> Op:
     made = [new for reduce in products(gradient) for side in factors(reduce) for _, new in side.renames]
     own = {axis: fresh_axis() for axis in dict.fromkeys(made) if axis not in carried}
     return renamed_axes(gradient, lambda axis: own.get(axis, axis)) if own else gradient
-
-
-def _folded(reduce: Reduce, axes: Mapping[str, frozenset[str]], fold: Fold) -> Expr:
-    """A reduction of what may lack some of the axes: that of one element, for each that there is."""
-    if reduce.kind in (DOT, SCAN):
-        return fold(reduce)
-    varying = expr_axes(reduce.expr, axes)
-    over = tuple(axis for axis in reduce.over if axis in varying)
-    result = fold(replace(reduce, over=over)) if over else of_one(reduce.kind, reduce.expr)
-    for axis in reduce.over:
-        if axis not in varying:
-            result = repeated(reduce.kind, result, converted(Size(axis), result.dtype))
-    return result
 
 
 def _without(root: Expr, absent: set[Expr]) -> Expr | None:

@@ -38,7 +38,8 @@ from fusegen.core.ir import (
 from fusegen.core.one_term import reads
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import biases, factors, stored_as
-from fusegen.core.subexpressions import introduce_lets, live_reduces, rewritten, safe_name
+from fusegen.core.rewriting import rewritten
+from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.core.within import unreported
 from fusegen.derive.exact import compared_extrema, same_bits, summed_for_another
 from fusegen.derive.gradient import gradient

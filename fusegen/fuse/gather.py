@@ -37,6 +37,7 @@ from fusegen.core.ir import (
     transform,
 )
 from fusegen.core.one_term import gathered
+from fusegen.core.rewriting import Folding
 from fusegen.core.subexpressions import live_reduces, safe_name
 from fusegen.fuse.kernel import Gathered
 
@@ -71,14 +72,11 @@ def gathering(
         return op, left, list(outputs)
     results = [replace(output, expr=values.of(output.expr)) for output in outputs]
     places = transform([item.expr for item in (*left, *results)], _Conditions(gatherer.gathered))
-
-    def decided(reduce: Reduce) -> Reduce:
-        """A reduction without the conditions that sizes decide, unless it varied by these alone along its axes."""
-        varies = along.of(places[reduce.expr]) >= along.of(reduce.expr) & set(reduce.over)
-        return replace(reduce, expr=places[reduce.expr]) if varies else reduce
-
-    results = [replace(output, expr=places[output.expr]) for output in results]
-    read = live_reduces(list(map(decided, left)), results)  # of what is selected nowhere nothing is computed
+    folding = Folding(along.known)  # a place that is added up, and a condition decided, may be all that varied
+    for reduce in left:
+        folding.add(replace(reduce, expr=places[reduce.expr]))
+    results = [replace(output, expr=folding.values.of(places[output.expr])) for output in results]
+    read = live_reduces(folding.reduces, results)  # of what is selected nowhere nothing is computed
     return replace(op, operands=(*op.operands, *gatherer.found.values())), read, results
 
 

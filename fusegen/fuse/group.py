@@ -13,6 +13,8 @@ from itertools import chain, count
 
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import (
+    DOT,
+    SCAN,
     Axes,
     Call,
     Expr,
@@ -155,9 +157,10 @@ def prepared(op: Op) -> tuple[Op, list[Reduce], list[Output], dict[str, frozense
     op, reduces, outputs = _with_merged_positions(*gathering(op, *_with_positions(op), Axes(axes)))
     axes |= _axes_of_positions(op, reduces, outputs)
     axes |= {o.name: frozenset(filter(None, o.shape)) for o in op.operands}
-    for reduce in reduces:  # of which some pick an element
-        if reduce.name not in axes:
-            axes[reduce.name] = Axes(axes).of(reduce.expr) - set(reduce.over)
+    along = Axes(axes)
+    for reduce in reduces:  # of which some pick an element, and some vary along fewer axes now
+        if reduce.name not in axes or reduce.kind not in (DOT, SCAN):
+            axes[reduce.name] = along.of(reduce.expr) - set(reduce.over)
     return op, reduces, outputs, axes
 
 

@@ -21,6 +21,7 @@ from fusegen.inspect.product_cost import ScatterCost, steps_of
 from fusegen.plan import scatter
 from tests.support.call_paths import DEVICE
 from tests.support.modes import MODES
+from tests.support.oracles import draw
 
 Case = tuple[Callable[..., Any], list[tuple[int, tuple[int, ...]]], list[tuple[int, ...]]]
 CASES: dict[str, Case] = {}
@@ -698,3 +699,17 @@ def test_a_gradient_is_one_scatter_and_keeps_no_rows() -> None:
 def test_what_cannot_be_is_explained(function: Any, given: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         fg.op(function, name="wrong")(*given)
+
+
+def same_places(x: Any) -> Any:
+    """Everything to one place, and back: along the axis, places look as if they varied."""
+    if isinstance(x, torch.Tensor):
+        best = x.argmax(-1, keepdim=True).expand(x.shape)
+        return torch.zeros(4, dtype=x.dtype).scatter_add(0, best, x).gather(0, best).norm(dim=-1)
+    best = fg.argmax(x, -1, keepdims=True) + 0 * fg.index(x, -1)
+    return fg.norm(fg.take(fg.segment_sum(x, best, 4, -1), best, -1), axis=-1)
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in ("compiled", "out", "halves", "some")])
+def test_sums_along_an_axis_along_which_places_are_the_same(mode: str) -> None:
+    MODES[mode](fg.op(same_places, name="same_places"), same_places, [draw(3, seed=1)])
