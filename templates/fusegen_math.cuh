@@ -18,9 +18,22 @@ FG_DEVICE bool isinf(double x) { return fabs(x) == infinity<double>(); }
 FG_DEVICE bool isfinite(float x) { return fabsf(x) < infinity<float>(); }
 FG_DEVICE bool isfinite(double x) { return fabs(x) < infinity<double>(); }
 
+// Integers wrap around, as in torch. C leaves it undefined where signed ones overflow, and compilers reason from that.
+template <typename T> FG_DEVICE T wrapping_add(T a, T b) { return T(uint64_t(a) + uint64_t(b)); }
+template <typename T> FG_DEVICE T wrapping_sub(T a, T b) { return T(uint64_t(a) - uint64_t(b)); }
+template <typename T> FG_DEVICE T wrapping_mul(T a, T b) { return T(uint64_t(a) * uint64_t(b)); }
+template <typename T> FG_DEVICE T plus(T a, T b) {
+  if constexpr (T(0.5) == T(0)) return wrapping_add(a, b);
+  else return T(a + b);
+}
+template <typename T> FG_DEVICE T times(T a, T b) {
+  if constexpr (T(0.5) == T(0)) return wrapping_mul(a, b);
+  else return T(a * b);
+}
+
 FG_DEVICE float abs(float x) { return fabsf(x); }
 FG_DEVICE double abs(double x) { return fabs(x); }
-template <typename T> FG_DEVICE T abs(T x) { return x < T(0) ? T(-x) : x; }
+template <typename T> FG_DEVICE T abs(T x) { return x < T(0) ? wrapping_sub(T(0), x) : x; }
 FG_DEVICE float sign(float x) { return float(x > 0.0f) - float(x < 0.0f); }
 template <typename T> FG_DEVICE T sign(T x) { return T(int(x > T(0)) - int(x < T(0))); }
 
@@ -178,11 +191,11 @@ FG_DEVICE double mul_rn(double a, double b) { return __dmul_rn(a, b); }
 FG_DEVICE float div_rn(float a, float b) { return divide(a, b); }
 FG_DEVICE double div_rn(double a, double b) { return __ddiv_rn(a, b); }
 
-template <typename T> FG_DEVICE T square(T x) { return x * x; }
+template <typename T> FG_DEVICE T square(T x) { return times(x, x); }
 template <int N, typename T> FG_DEVICE T powi(T x) {
   if (N == 1) return x;
   const T root = powi<(N > 1 ? N / 2 : 1)>(x);
-  return N % 2 ? T(root * root * x) : T(root * root);
+  return N % 2 ? times(times(root, root), x) : times(root, root);
 }
 
 // Conversions that C++ leaves undefined saturate on the hardware; NaN becomes 0.

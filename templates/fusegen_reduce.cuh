@@ -34,7 +34,7 @@ template <typename T> struct Minimum {
 
 template <typename T> struct Product {
   T value = T(1);
-  FG_DEVICE void add(T x) { value = T(value * x); }
+  FG_DEVICE void add(T x) { value = times(value, x); }
   FG_DEVICE void merge(const Product& other) { add(other.value); }
   FG_DEVICE T result() const { return value; }
 };

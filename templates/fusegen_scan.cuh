@@ -8,7 +8,7 @@ namespace fg {
 
 template <typename T> struct ScanSum {
   T value = 0;
-  FG_DEVICE void add(T x) { value = T(value + x); }
+  FG_DEVICE void add(T x) { value = plus(value, x); }
   FG_DEVICE void append(const ScanSum& next) { add(next.value); }
   FG_DEVICE T result() const { return value; }
 };

@@ -18,6 +18,12 @@ EVERYTHING: Interval = (-math.inf, math.inf)
 # Beyond these integers a float is not exact, and sums of positions might wrap around.
 _EXACT = 2.0**53
 
+# What is known of an int64 by where it comes from.
+_NARROW: dict[dtypes.DType, Interval] = {
+    dtypes.bool_: (0, 1), dtypes.uint8: (0, 2**8 - 1), dtypes.int8: (-(2**7), 2**7 - 1),
+    dtypes.int16: (-(2**15), 2**15 - 1), dtypes.int32: (-(2**31), 2**31 - 1),
+}  # fmt: skip
+
 _TRUE, _FALSE = const(1, dtypes.bool_), const(0, dtypes.bool_)
 
 
@@ -26,11 +32,12 @@ class Intervals:
 
     Args:
         most: no position is larger than this.
+        largest: no size is larger than this.
     """
 
-    def __init__(self, most: float = math.inf) -> None:
+    def __init__(self, most: float = math.inf, largest: float = math.inf) -> None:
         self.found: dict[Expr, Interval] = {}
-        self.most = most
+        self.most, self.largest = most, largest
 
     def of(self, expr: Expr) -> Interval:
         """What an expression of int64 lies between."""
@@ -49,7 +56,9 @@ class Intervals:
                 return 0, min(self.most, math.prod(_length(axis) for axis in node.axes) - 1)
             case Size():
                 size = own_size(node.axis)
-                return (0, math.inf) if size is None else (size, size)
+                return (0, self.largest) if size is None else (size, size)
+            case Call("cast", (inner,)) if inner.dtype in _NARROW:
+                return _NARROW[inner.dtype]
             case Call(function, children):
                 known = [self.found[child] for child in children if child.dtype is dtypes.int64]
                 return self._call(function, known) if len(known) == len(children) else self._other(function, known)

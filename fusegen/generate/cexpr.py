@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import Category, DType
 from fusegen.core.intervals import Intervals
-from fusegen.core.ir import Call, Const, Detail, Expr, Ref, Size, is_call, walk, whole
+from fusegen.core.ir import Call, Const, Detail, Expr, Ref, Size, const, is_call, walk, whole
 from fusegen.core.within import Within
 from fusegen.declare.table import Function, Kind, lookup
 
@@ -19,6 +20,8 @@ _UNARY = 8
 _PRODUCT = 7
 _SMALL_INTEGERS = (dtypes.int8, dtypes.uint8, dtypes.int16)
 _BYTES = frozenset({dtypes.int8, dtypes.uint8})
+# Torch wraps around; C says nothing of signed numbers that overflow, and compilers reason from that: x + 1 > x.
+_WRAPPING = {"add": "wrapping_add", "sub": "wrapping_sub", "mul": "wrapping_mul"}
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Printer:
             a mean that elements are compared with is no place to save an instruction.
         inside: the condition under which there is such an element at all; empty where there always is.
         few: all positions fit an int, with room for as much again as a vector has.
+        negative: what is known to be below zero.
     """
 
     half: bool
@@ -41,6 +45,7 @@ class Printer:
     each: Callable[[Expr], bool] = lambda _: False
     inside: str = ""
     few: bool = False
+    negative: Expr | None = None
 
     def text(self, expr: Expr) -> str:
         """An expression in C."""
@@ -123,11 +128,16 @@ class Printer:
         return False
 
     def _operator(self, expr: Call, function: Function, template: str) -> tuple[str, int]:
+        if expr.dtype in (dtypes.int32, dtypes.int64) and self._may_overflow(expr):
+            terms = expr.args if len(expr.args) == 2 else (const(0, expr.dtype), *expr.args)
+            called = _WRAPPING.get(expr.function, "wrapping_sub")
+            return f"fg::{called}<{_ctype(expr.dtype)}>({', '.join(map(self.text, terms))})", _ATOM
         if function.arity == 1:
             inner = _wrap(self._print(expr.args[0]), _UNARY + 1)
             return self._in_own_dtype(expr, template.format(inner), _UNARY)
         if function.kind is Kind.SELECT:
-            printed = [_wrap(self._print(arg), 1) for arg in expr.args]
+            printers = (self, replace(self, negative=_below_zero(expr.args[0])), self)
+            printed = [_wrap(printer._print(arg), 1) for printer, arg in zip(printers, expr.args, strict=True)]
             return template.format(*printed), 0
         level = function.precedence
         least = (level, level + 1) if level else (_UNARY, _UNARY)
@@ -135,6 +145,19 @@ class Printer:
         if expr.dtype is dtypes.int64 and all(map(self._is_int, expr.args)):  # which would overflow
             args[0] = f"{_ctype(expr.dtype)}({self.text(expr.args[0])})"
         return self._in_own_dtype(expr, template.format(*args), level)
+
+    def _may_overflow(self, expr: Call) -> bool:
+        """Whether a sum, a product or a minus of integers may be none of its dtype. Numbers of elements are not: no
+        tensor has as many. Nor is a size behind what is negative: places count from the end as well."""
+        if expr.function not in (*_WRAPPING, "neg") or all(isinstance(n, (Call, Const, Size)) for n in walk([expr])):
+            return False
+        if expr.function == "add" and expr.args[0] is self.negative and isinstance(expr.args[1], Size):
+            return False
+        return not all(map(math.isfinite, self._intervals.of(expr)))
+
+    @functools.cached_property
+    def _intervals(self) -> Intervals:
+        return Intervals(_LARGEST_POSITION if self.few else _LARGEST_SIZE, _LARGEST_SIZE)
 
     @staticmethod
     def _in_own_dtype(expr: Call, text: str, level: int) -> tuple[str, int]:
@@ -146,7 +169,7 @@ class Printer:
     def _power(self, expr: Call) -> tuple[str, int]:
         (base,) = expr.args
         exponent = whole(expr)
-        if isinstance(base, Ref) and exponent <= 3 and expr.dtype not in _SMALL_INTEGERS:
+        if isinstance(base, Ref) and exponent <= 3 and expr.dtype.is_float:
             return " * ".join([self.text(base)] * exponent), _PRODUCT
         return f"fg::powi<{exponent}>({self._argument(base)})", _ATOM
 
@@ -192,6 +215,18 @@ def _fits_int(expr: Expr) -> bool:
     """Whether an int64 that is made of positions fits an int."""
     least, most = Intervals(_LARGEST_POSITION).of(expr)
     return -(2**31) <= least and most < 2**31
+
+
+# No tensor has as many elements: a position along it is no larger.
+_LARGEST_SIZE = 2**48
+
+
+def _below_zero(condition: Expr) -> Expr | None:
+    """What a condition says to be negative."""
+    match condition:
+        case Call("lt", (x, Const(0))):
+            return x
+    return None
 
 
 # What an int may be computed by where int64 is asked for, if all of it fits.

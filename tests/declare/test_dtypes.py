@@ -207,6 +207,31 @@ def test_minus_wraps_around_in_its_own_dtype(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.emulator
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_integers_that_overflow_wrap_around(dtype: torch.dtype) -> None:
+    """C leaves it undefined, and compilers reason from that: ``x + 1 > x``, ``x * y / y == x``."""
+    low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    x = torch.tensor([123456, high, low, 7, high // 2 + 3, -1], dtype=dtype)
+    y = torch.tensor([123456, 2, -1, 7, 5, low], dtype=dtype)
+
+    def of(x: Any, y: Any) -> tuple[Any, ...]:
+        hashed = x * 1664525 + 1013904223
+        signs = x * x < 0, -x < 0, x + 1 > x, x + y < x, x - y > x, abs(x) < 0, x**3 < 0, x.prod() < 0
+        return *signs, x * y // y, hashed // 3, hashed % 7, (hashed >> 16) % 5, (x * y).double(), x.cumprod(0) > 0
+
+    for found, expected in zip(fg.op(of, name="hashed")(x, y), of(x, y), strict=True):
+        assert found.dtype is expected.dtype and torch.equal(found, expected)
+
+
+def test_places_are_added_to_as_they_stand() -> None:
+    """What cannot overflow is printed as C has it: places from the end, positions, numbers of elements, bytes."""
+    x, i, b = torch.zeros(5, 7), torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.uint8)
+    op = fg.op(lambda x, i, b: (x[i].flip(1).mean(), x[(b.long() * 2 + 1) % 5, 2:] + fg.index(x, 1)[2:] * 3), name="op")
+    text = op.emit(x, i, b)
+    assert "wrapping" not in text and "< 0 ?" in text
+
+
+@pytest.mark.emulator
 @pytest.mark.parametrize("divisor", [torch.int8, torch.int64], ids=str)
 def test_a_number_without_dimensions_divides_in_the_others_dtype(divisor: torch.dtype) -> None:
     """-1 among bytes is 255."""
