@@ -226,24 +226,29 @@ template <int N, typename T> FG_DEVICE void store_vector(T* pointer, const Vec<c
   }
 }
 
+// Without a promise about the address. What is computed of no element may be no number of its dtype (a bool that was never
+// set), so only those are narrowed that there are; halves come in pairs.
 template <int N, typename T, typename I>
-FG_DEVICE void store(T* pointer, I i, I n, const Vec<compute_t<T>, N>& values) {
-  if (i + N <= n) {
-    store_vector<N>(pointer + i, values);
-  } else {
+FG_DEVICE void store_unaligned(T* pointer, I i, I n, const Vec<compute_t<T>, N>& values) {
+  if constexpr (packs<T>) {
     const Vec<T, N> raw = Narrow<T, N>::all(values);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       if (i + k < n) pointer[i + k] = raw[k];
     }
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      if (i + k < n) pointer[i + k] = Compute<T>::narrow(values[k]);
+    }
   }
 }
 template <int N, typename T, typename I>
-FG_DEVICE void store_unaligned(T* pointer, I i, I n, const Vec<compute_t<T>, N>& values) {
-  const Vec<T, N> raw = Narrow<T, N>::all(values);
-#pragma unroll
-  for (int k = 0; k < N; ++k) {
-    if (i + k < n) pointer[i + k] = raw[k];
+FG_DEVICE void store(T* pointer, I i, I n, const Vec<compute_t<T>, N>& values) {
+  if (i + N <= n) {
+    store_vector<N>(pointer + i, values);
+  } else {
+    store_unaligned<N>(pointer, i, n, values);
   }
 }
 // -- rows that begin anywhere: single elements before the first aligned vector and after the last --------------------
