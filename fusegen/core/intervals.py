@@ -106,7 +106,7 @@ def _length(axis: str) -> float:
 def conditions(expr: Expr) -> list[Expr]:
     """What must hold for a condition to hold, each once."""
     match expr:
-        case Call("logical_and", (left, right)):
+        case Call("logical_and" | "bitwise_and", (left, right)):
             return list(dict.fromkeys([*conditions(left), *conditions(right)]))
     return [] if expr == _TRUE else [expr]
 
@@ -130,13 +130,18 @@ class Deciding:
         match node:
             case Call("ge" | "gt" | "le" | "lt" | "eq" | "ne" as how, (left, right)) if left.dtype is dtypes.int64:
                 return self._compared(node, how, left, right)
-            case Call("logical_and", (left, right)):
+            case Call("bitwise_and", (left, right)) if left.dtype is dtypes.bool_ and not {_TRUE, _FALSE} & {
+                left,
+                right,
+            }:
+                return node  # as it was written
+            case Call("logical_and" | "bitwise_and", (left, right)) if node.dtype is dtypes.bool_:
                 return _FALSE if _FALSE in (left, right) else every(conditions(node))
-            case Call("logical_or", (left, right)):
+            case Call("logical_or" | "bitwise_or", (left, right)) if node.dtype is dtypes.bool_:
                 if _TRUE in (left, right):
                     return _TRUE
                 return left if right == _FALSE else right if left == _FALSE else node
-            case Call("logical_not", (Const(value),)):
+            case Call("logical_not" | "bitwise_not", (Const(value),)) if node.dtype is dtypes.bool_:
                 return _FALSE if value else _TRUE
             case Call("where", (Const(chosen), one, other)):
                 return one if chosen else other

@@ -13,10 +13,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterator
+from itertools import islice
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import DOT, SCAN, Axes, Call, Const, Expr, Index, Op, Place, Reduce, call, const, refs, walk
+from fusegen.core.ir import (
+    DOT,
+    SCAN,
+    STORED,
+    Axes,
+    Call,
+    Const,
+    Expr,
+    Index,
+    Op,
+    Place,
+    Reduce,
+    call,
+    const,
+    is_call,
+    refs,
+    transform,
+    walk,
+)
 
 
 def start(kind: str, dtype: DType) -> float:
@@ -34,9 +53,11 @@ COMBINING = ("sum", "prod", "max", "min")
 def _chosen(reduce: Reduce, along: Axes) -> list[tuple[str, Expr, Expr]]:
     """Of a reduction of what stands at one place along an axis: the axis, the place, and what is reduced. Where the
     place is told by another axis' position, it is the other way round as well."""
+    compared = list(_compared(reduce.expr, reduce.kind))
+    compared += [each for each in _compared_in_terms(reduce) if each[:2] not in {(a, b) for a, b, _ in compared}]
     return [
         (axis, place, value)
-        for a, b, value in _compared(reduce.expr, reduce.kind)
+        for a, b, value in compared
         for here, there in ((a, b), (b, a))
         for axis, place in _solved(here, there, along, value)
     ]
@@ -56,6 +77,79 @@ def _compared(expr: Expr, kind: str) -> Iterator[tuple[Expr, Expr, Expr]]:
         case Call("where", (condition, Const(elsewhere) as other, inside)) if elsewhere == start(kind, inside.dtype):
             for a, b, inner in _compared(inside, kind):
                 yield a, b, call("where", condition, other, inner, dtype=inside.dtype)
+
+
+# Nodes of an expression that are looked at for what they are zero without.
+MOST_LOOKED_AT = 256
+
+
+def _compared_in_terms(reduce: Reduce) -> Iterator[tuple[Expr, Expr, Expr]]:
+    """The same of a sum of terms that are zero each but where two places are one: ``where(index == place, a, 0) -
+    where(c, 0, where(index == place, b, 0))``, as gradients of what is selected are."""
+    if reduce.kind != "sum":
+        return
+    for equal in sorted(_needed(reduce.expr), key=str):
+        yield *equal.children, _where_it_holds(reduce.expr, equal)  # type: ignore[misc]
+
+
+def _needed(root: Expr) -> frozenset[Expr]:
+    """The comparisons of places without any one of which an expression is zero."""
+    order = list(islice(walk([root], children=_terms), MOST_LOOKED_AT + 1))
+    if len(order) > MOST_LOOKED_AT:
+        return frozenset()
+    found: dict[Expr, frozenset[Expr] | None] = {}  # None: it is zero anyway
+    for node in order:
+        sides = [found[term] for term in _terms(node)]
+        own: frozenset[Expr] = frozenset()
+        match node:
+            case Const(0):
+                found[node] = None
+                continue
+            case Call("where", (condition, _, Const(0))):
+                own = frozenset(each for each in conjuncts(condition) if is_call(each, "eq") and _of_places(each))
+        known = [side for side in sides if side is not None]
+        common = frozenset.intersection(*known) if known else frozenset()
+        found[node] = None if sides and not known else own | common
+    return found[root] or frozenset()
+
+
+def _terms(node: Expr) -> tuple[Expr, ...]:
+    """What an expression is zero with."""
+    match node:
+        case Call("where", (_, a, b)):
+            return a, b
+        case Call("add" | "sub" | "neg" | "cast", terms):
+            return terms
+    return ()
+
+
+def _of_places(equal: Expr) -> bool:
+    return equal.children[0].dtype is dtypes.int64
+
+
+def conjuncts(condition: Expr) -> Iterator[Expr]:
+    """The conditions that hold where this one does."""
+    match condition:
+        case Call("logical_and" | "bitwise_and", (a, b)):
+            yield from conjuncts(a)
+            yield from conjuncts(b)
+        case _:
+            yield condition
+
+
+def _where_it_holds(root: Expr, condition: Expr) -> Expr:
+    """An expression where a condition is known to hold."""
+    true = const(1, dtypes.bool_)
+
+    def rule(node: Expr) -> Expr:
+        match node:
+            case Call("logical_and" | "bitwise_and", (a, b)) if true in (a, b):
+                return b if a == true else a
+            case Call("where", (Const(), a, _)):
+                return a
+        return true if node == condition else node
+
+    return transform([root], rule)[root]
 
 
 def _divided(value: Expr) -> dict[tuple[str, Expr, Expr], Expr]:
@@ -152,6 +246,25 @@ def gathered(
     return None
 
 
+def read_elsewhere(reduce: Reduce, along: Axes) -> tuple[Expr, list[Expr]] | None:
+    """Of a gather: what it adds up, and what of that it reads at the place, without what does not depend on it."""
+    for axis, place, value in _chosen(reduce, along):
+        if reduce.over == (axis,):
+            found: list[Expr] = []
+            told, left = along.of(place), [value]
+            while left:
+                match left.pop():
+                    case Call("where", (_, inner, Const(0)) | (_, Const(0), inner)):  # its condition may be asked anew
+                        left.append(inner)
+                    case node if axis in along.of(node):
+                        if told.isdisjoint(along.of(node)):
+                            found.append(node)
+                        else:
+                            left += node.children
+            return value, list(dict.fromkeys(found))
+    return None
+
+
 def scattered(reduce: Reduce, along: Axes) -> tuple[str, Expr, Expr] | None:
     """Of a scatter: the axis, the place, and what is combined there."""
     for axis, place, value in _chosen(reduce, along):
@@ -181,7 +294,7 @@ def _placed(op: Op, of_rows: bool = False) -> tuple[set[str], dict[str, tuple[st
     """The gathers and the scatters. Of several steps none leaves anything for a gather of another one."""
     reduces = op.expand()[0]
     found = _placed_among(op, reduces, of_rows, anywhere=False)
-    if not found[1] and all(reduce.kind not in (DOT, SCAN) for reduce in reduces):
+    if not found[1] and all(reduce.kind not in (DOT, SCAN, STORED) for reduce in reduces):
         return found
     return _placed_among(op, reduces, of_rows, anywhere=True)
 
@@ -191,7 +304,7 @@ def _placed_among(
 ) -> tuple[set[str], dict[str, tuple[str, Expr, Expr]]]:
     along = Axes(op.axes_of())
     free = {thing.name for thing in (*op.operands, *op.scalars)}
-    multiplied = {reduce.name for reduce in reduces if reduce.kind == DOT}
+    multiplied = {reduce.name for reduce in reduces if reduce.kind in (DOT, STORED)}
     walked = {thing.name for thing in (*(() if of_rows else op.operands), *reduces)} - multiplied  # which are stored
     free |= multiplied
     read, added = set[str](), dict[str, tuple[str, Expr, Expr]]()

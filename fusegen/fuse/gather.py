@@ -25,6 +25,7 @@ from fusegen.core.ir import (
     Place,
     Reduce,
     Ref,
+    Rewriting,
     Size,
     Substitution,
     axis_order,
@@ -71,11 +72,11 @@ def gathering(
     if left == list(reduces):
         return op, left, list(outputs)
     results = [replace(output, expr=values.of(output.expr)) for output in outputs]
-    places = transform([item.expr for item in (*left, *results)], _Conditions(gatherer.gathered))
+    simple = Rewriting(_Conditions(gatherer.gathered))
     folding = Folding(along.known)  # a place that is added up, and a condition decided, may be all that varied
     for reduce in left:
-        folding.add(replace(reduce, expr=places[reduce.expr]))
-    results = [replace(output, expr=folding.values.of(places[output.expr])) for output in results]
+        folding.add(replace(reduce, expr=simple.of(reduce.expr)))
+    results = [replace(output, expr=folding.values.of(simple.of(output.expr))) for output in results]
     read = live_reduces(folding.reduces, results)  # of what is selected nowhere nothing is computed
     return replace(op, operands=(*op.operands, *gatherer.found.values())), read, results
 
@@ -93,7 +94,10 @@ class _Conditions(Deciding):
         match node:
             case Call("where", (condition, Ref(name=name) as value, Const(0))) if name in self.gathered:
                 places = self.gathered[name].places
-                left = [each for each in conditions(condition) if not any(_is_within(each, *told) for told in places)]
+                asked = conditions(condition)
+                left = [each for each in asked if not any(_is_within(each, *told) for told in places)]
+                if len(left) == len(asked):
+                    return node
                 return call("where", every(left), value, node.children[2], dtype=node.dtype) if left else value
         return node
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, count
 
 from fusegen.core.dtypes import DType
@@ -153,6 +153,12 @@ def _is_partial(operand: Operand) -> bool:
 
 def prepared(op: Op) -> tuple[Op, list[Reduce], list[Output], dict[str, frozenset[str]]]:
     """The expanded op as kernels read it, and the axes of what they read."""
+    read, reduces, outputs, axes = _prepared(op)
+    return read, list(reduces), list(outputs), dict(axes)
+
+
+@lru_cache(maxsize=16)  # every way to group an op begins here
+def _prepared(op: Op) -> tuple[Op, list[Reduce], list[Output], dict[str, frozenset[str]]]:
     axes = _all_axes(op)
     op, reduces, outputs = _with_merged_positions(*gathering(op, *_with_positions(op), Axes(axes)))
     axes |= _axes_of_positions(op, reduces, outputs)

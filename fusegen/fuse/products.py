@@ -19,6 +19,7 @@ from fusegen.core.declared import without_declared_gradients
 from fusegen.core.dtypes import DType, float32
 from fusegen.core.ir import (
     SCAN,
+    STORED,
     Call,
     Const,
     Expr,
@@ -49,6 +50,7 @@ from fusegen.core.ir import (
 from fusegen.core.one_term import reads, scatters
 from fusegen.core.products import KIND, biases, stored_as
 from fusegen.core.scans import SUMS, How
+from fusegen.core.stored_values import with_stored_values
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.core.text import expr_text, shape_text
 from fusegen.derive.exact import as_written
@@ -77,7 +79,7 @@ SCAN_VERBS = {
 }  # fmt: skip
 # The kind of a scatter's reduction, as steps have it; and what op are cut at.
 SCATTER = "scatter"
-_CUT = (KIND, SCATTER, SCAN)
+_CUT = (KIND, SCATTER, SCAN, STORED)
 # More blocks than these of one factor are not written one by one.
 MOST_BLOCKS = 16
 
@@ -299,7 +301,7 @@ def chain(op: Op, *, adds_biases: bool = True) -> Chain | None:
     if not is_cut(op):
         return None
     # Before elements and their extremum come apart.
-    op = as_written(without_guards(without_declared_gradients(op)), split=True)
+    op = with_stored_values(as_written(without_guards(without_declared_gradients(op)), split=True))
     known = biases(op) if adds_biases else {}
     shifts = shifted(op)
     while True:
@@ -355,6 +357,8 @@ class _Splitter:
             steps += [*_read_last(multiplied, part), *part]
             multiplied = []
             for dot in self.dots:
+                if dot.kind == STORED:  # by the step before
+                    continue
                 if self.level[dot.name] == level + 1 and dot.name not in self.scans:
                     multiplied.append(self._product(dot, begun))
                     begun.add(self.into[dot.ref].name)
@@ -362,7 +366,8 @@ class _Splitter:
                     multiplied.append(self._scan_step(dot))
         steps += multiplied
         own = {output.name for output in self.outputs}
-        return Chain(self.op, tuple(steps), tuple(o for o in self.stored.values() if o.name not in own))
+        between = dict.fromkeys(o for o in self.stored.values() if o.name not in own)
+        return Chain(self.op, tuple(steps), tuple(between))
 
     def _scatter(self, reduce: Reduce) -> Reduce:
         """A scatter as a product is: of the places, and of what is combined there."""
@@ -526,7 +531,7 @@ class _Splitter:
 
     def _place_products(self) -> set[str]:
         """Say where each product goes: into an output that is nothing else, or between steps. Returns such outputs."""
-        alone = [dot for dot in self.dots if dot.ref not in self.into]
+        alone = [dot for dot in self.dots if dot.ref not in self.into and dot.kind != STORED]
         found: set[str] = set()
         for dot in alone:
             total, _ = self.biases.get(dot.name, (dot.ref, ""))
@@ -582,16 +587,21 @@ class _Splitter:
     def _place_factors(self) -> list[Output]:
         """Factors that have to be computed first, as results."""
         written: list[Output] = []
-        for side in (side for dot in self.dots for side in sides(dot)):
+        for each, side in ((dot, side) for dot in self.dots for side in sides(dot)):
             key = _key(side)
             if self._found(side) is not None:
                 continue
             axes = expr_axes(side.expr, self.axes)
             home = self._home({side.expr}, side.stored, axes)
             if home is None:
-                home = self._intermediate(self.names.get(side.expr, "factor"), side.stored, axes)
+                wanted = each.name if each.kind == STORED else self.names.get(side.expr, "factor")
+                home = self._intermediate(wanted, side.stored, axes)
                 written += self._in_blocks(Output(home.name, side.expr, home.dtype, home.shape))
             self.stored[key] = home
+        for dot in self.dots:
+            if dot.kind == STORED and (value := self._found(*sides(dot))) is not None:
+                self.stored[dot.ref] = value
+                self.multiplied.add(dot.ref)
         return written
 
     def _in_blocks(self, output: Output) -> list[Output]:
