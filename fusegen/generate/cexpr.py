@@ -111,6 +111,8 @@ class Printer:
         text = self._print(arg)[0]
         if arg.dtype.category is not Category.INTEGER:
             return text
+        if isinstance(arg, Const) and not self._is_int(arg) and arg.dtype is not dtypes.int32:
+            return text  # which says its type
         is_literal = self._is_int(arg) or not any(isinstance(n, (Ref, Size)) for n in walk([arg]))
         return f"{_ctype(arg.dtype)}({text})" if is_literal else text
 
@@ -268,9 +270,11 @@ def literal(expr: Const) -> str:
     if expr.dtype is dtypes.bool_:
         return "true" if value else "false"
     if not expr.dtype.is_float:
-        if value == -(2**63):
-            return "(-9223372036854775807LL - 1)"
-        return f"{value}" if abs(value) < 2**31 else f"{value}LL"
+        if abs(value) < 2**31:
+            return f"{value}"
+        # A long long is no int64_t where that is a long, nor an int: beside one, fg::minimum would take floats.
+        number = "-9223372036854775807LL - 1" if value == -(2**63) else f"{value}LL"
+        return f"{_ctype(expr.dtype)}({number})"
     suffix = "f" if expr.dtype is dtypes.float32 else ""
     if math.isnan(value):
         return f"fg::nan<{expr.dtype.ctype}>()"

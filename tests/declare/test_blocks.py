@@ -429,3 +429,12 @@ def test_two_arguments_meet_part_by_part() -> None:
     op = fg.op(lambda x, y: (x[:, None] * y[:4]).exp().sum(1))
     x = torch.randn(8, dtype=torch.float64, device=DEVICE)
     torch.testing.assert_close(op(x, x), OUTER["of rows"](x))
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("take", [torch.argmax, torch.argmin, lambda x, dim: x.max(dim)[1]], ids=["max", "min", "both"])
+def test_the_place_of_an_extremum_beside_a_part(take: Callable[..., Any]) -> None:
+    """It is the least of the blocks' places: a block without one had the place 2^63, as a float."""
+    x = torch.randn(16, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(DEVICE)
+    found = fg.op(lambda image: (take(image, 1), image[:, 1] - image[:, 2]), name="colour")(x)
+    torch.testing.assert_close(found, (take(x, 1), x[:, 1] - x[:, 2]))

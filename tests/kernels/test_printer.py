@@ -85,7 +85,10 @@ TEXTS: dict[str, tuple[Expr, str]] = {
     "float32": (apply("mul", const(0.5, F32), A), "0.5f * a"),
     "infinity": (const(float("inf"), F32), "fg::infinity<float>()"),
     "NaN": (const(float("nan"), F64), "fg::nan<double>()"),
-    "a large integer": (const(2**31, dtypes.int64), "2147483648LL"),
+    "a large integer": (const(2**31, dtypes.int64), "int64_t(2147483648LL)"),
+    "a large integer as an argument": (apply("abs", const(2**31, dtypes.int64)), "fg::abs(int64_t(2147483648LL))"),
+    "the lowest integer": (const(-(2**63), dtypes.int64), "int64_t(-9223372036854775807LL - 1)"),
+    "the lowest int": (const(-(2**31), dtypes.int32), "int32_t(-2147483648LL)"),
     "an integer": (const(2**31 - 1, dtypes.int64), "2147483647"),
 }  # fmt: skip
 
@@ -109,6 +112,10 @@ CHOSEN: dict[str, Callable[[Any, Any, Any], Any]] = {
     "an exponent": lambda x, b, lib: b.to(lib.int64) ** lib.where(x > 0, 2, 3),
     "a sum": lambda x, b, lib: (lib.where(x > 0, 2**30, 2**30) * 4).sum(0),
     "a byte or a number": lambda x, b, lib: lib.where(x > 0, b, 3) % 2,
+    "a large one or a place": lambda x, b, lib: lib.maximum(lib.where(x > 0, 0, 2**63 - 1), b.to(lib.int64)),
+    "the largest of large ones": lambda x, b, lib: lib.maximum(b.to(lib.int64), lib.where(x > 0, 2**40 + 1, 5)),
+    "beside a large one": lambda x, b, lib: lib.maximum(b.to(lib.int64) + (2**40 + 1), b.to(lib.int64) * 3),
+    "the lowest int": lambda x, b, lib: lib.maximum(lib.where(x > 0, b.int(), -(2**31)), b.to(lib.int32) - 2**30),
 }  # fmt: skip
 
 
