@@ -131,7 +131,7 @@ def cummax(x: Number, axis: int = -1, *, reverse: bool = False) -> Cumulative:
 
     Raises:
         ShapeError: there is no such dimension.
-        DeclarationError: it is in groups (fg.unflatten).
+        DeclarationError: a result meets what is in groups (fg.unflatten) along it.
     """
 @overload
 def cummax(x: Number, *, dim: int = -1, reverse: bool = False) -> Cumulative: ...
@@ -179,7 +179,7 @@ def cumsum(
 
     Raises:
         ShapeError: there is no such dimension.
-        DeclarationError: it is in groups (fg.unflatten).
+        DeclarationError: a result meets what is in groups (fg.unflatten) along it.
     """
 @overload
 def cumsum(
@@ -327,7 +327,7 @@ def linear_recurrence(a: Number, b: Number, axis: int = -1, *, reverse: bool = F
 
     Raises:
         ShapeError: there is no such dimension, or sizes differ.
-        DeclarationError: it is in groups (fg.unflatten).
+        DeclarationError: a result meets what is in groups (fg.unflatten) along it.
     """
 @overload
 def linear_recurrence(a: Number, b: Number, *, dim: int = -1, reverse: bool = False) -> Tensor: ...
@@ -353,7 +353,7 @@ def logcumsumexp(x: Number, axis: int = -1, *, reverse: bool = False) -> Tensor:
 
     Raises:
         ShapeError: there is no such dimension.
-        DeclarationError: it is in groups (fg.unflatten).
+        DeclarationError: a result meets what is in groups (fg.unflatten) along it.
     """
 @overload
 def logcumsumexp(x: Number, *, dim: int = -1, reverse: bool = False) -> Tensor: ...

@@ -9,7 +9,7 @@ from typing import Any
 from fusegen.core import dtypes
 from fusegen.core.blocks import Joined, Part
 from fusegen.core.errors import DeclarationError, ShapeError
-from fusegen.core.ir import Expr, Index, Operand, PackedBlock, call, const
+from fusegen.core.ir import SCAN, Expr, Index, Operand, PackedBlock, call, const
 from fusegen.core.subexpressions import safe_name
 from fusegen.declare.axes import AxisVar, Dims, NotNested, divided, grouped, leaves
 from fusegen.declare.meeting import met_apart
@@ -446,6 +446,9 @@ def unflatten(x: Like, axis: int, sizes: Sequence[int]) -> Value:
             f"{tracer.where}, unflatten", given=f"dimension {axis} of {shape_of(value)} in {groups} groups",
             expected="a dimension whose size divides by their number", fix="choose a divisor",
         )  # fmt: skip
+    if dim is not None and groups > 1 and _is_scanned(dim):  # which must stay as it is
+        value = read_anew(value, position)
+        dim = value.dims[position]
     found: list[AxisVar | None] = []
     for count in counts:
         first = None
@@ -458,6 +461,13 @@ def unflatten(x: Like, axis: int, sizes: Sequence[int]) -> Value:
         found.append(first)
     dims = (*value.dims[:position], *found, dim, *value.dims[position + 1 :])
     return Value(value.expr, value.dtype, dims, value.weak)
+
+
+def _is_scanned(dim: AxisVar) -> bool:
+    """Whether something is added up along it, step by step."""
+    tracer = current()
+    places = (node.expr.children[-1] for node, _ in tracer.reduces if node.kind == SCAN)
+    return any(isinstance(at, Index) and tracer.sizes[at.axis].find() is dim.find() for at in places)
 
 
 def _counts(sizes: Sequence[int]) -> list[int]:

@@ -15,7 +15,9 @@ from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import SCAN, Index, Reduce, const
 from fusegen.core.scans import AFFINE, LOGADDEXP, PLACES, How, Scanned
 from fusegen.declare.axes import leaves
+from fusegen.declare.indexing import picked
 from fusegen.declare.meeting import met_apart
+from fusegen.declare.parts import read_anew
 from fusegen.declare.reductions import _float
 from fusegen.declare.value import (
     Like,
@@ -38,10 +40,10 @@ class Cumulative(NamedTuple):
     indices: Value
 
 
-def in_groups(where: str, what: str = "a scan") -> DeclarationError:
-    """The error of a scan along an axis that is in groups, or is so where it is called otherwise."""
+def in_groups(where: str) -> DeclarationError:
+    """The error of a scan along an axis that met one in groups behind it."""
     return DeclarationError(
-        f"{where}, {what}", given="a scan along a dimension that is in groups (fg.unflatten)",
+        f"{where}, a scan", given="a scan along a dimension that is in groups (fg.unflatten)",
         expected="a dimension that is in none", fix="do one of the two in an op of its own",
     )  # fmt: skip
 
@@ -54,7 +56,6 @@ def scan(what: str, how: How, values: Sequence[Value], axis: Any, dtype: DType) 
 
     Raises:
         ShapeError: there is no such dimension, or sizes differ.
-        DeclarationError: it is in groups.
     """
     values = met_apart(values, what)
     dims = broadcast(values, what)
@@ -67,9 +68,15 @@ def scan(what: str, how: How, values: Sequence[Value], axis: Any, dtype: DType) 
         only = Value(exprs[-1], dtype, dims)
         return elementwise("where", False, only, Value(how.neutral(dtype), dtype, ())) if how.exclusive else only
     tracer = current()
+    assert position is not None
+    if len(leaves([dim])) > 1:  # along an axis that is in none, which reads the elements and is read at their places
+        behind = len(dims) - position
+        apart = [read_anew(v, v.ndim - behind) if v.ndim >= behind and v.dims[-behind] else v for v in values]
+        found = scan(what, how, apart, position, dtype)
+        axis = found.dims[position]
+        assert axis is not None
+        return picked(found, Index(tracer.name_of(dim)), axis, dims, what)
     tracer.distinct.append((f"what {what} combines", dims))
-    if len(leaves([dim])) > 1:
-        raise in_groups(tracer.where, what)
     made = Scanned(tuple(exprs), Index(tracer.name_of(dim)), how).expr
     for known, _ in tracer.reduces:
         if (known.kind, known.expr) == (SCAN, made):
@@ -96,7 +103,7 @@ def cumsum(x: Like, axis: int = -1, *, reverse: bool = False, exclusive: bool = 
 
     Raises:
         ShapeError: there is no such dimension.
-        DeclarationError: it is in groups (fg.unflatten).
+        DeclarationError: a result meets what is in groups (fg.unflatten) along it.
     """
     return _cumulative("cumsum", How("sum", reverse, exclusive), x, axis, dtype)
 
@@ -129,7 +136,7 @@ def cummax(x: Like, axis: int = -1, *, reverse: bool = False) -> Cumulative:
 
     Raises:
         ShapeError: there is no such dimension.
-        DeclarationError: it is in groups (fg.unflatten).
+        DeclarationError: a result meets what is in groups (fg.unflatten) along it.
     """
     return _running("cummax", "max", x, axis, reverse)
 
@@ -147,7 +154,7 @@ def logcumsumexp(x: Like, axis: int = -1, *, reverse: bool = False) -> Value:
 
     Raises:
         ShapeError: there is no such dimension.
-        DeclarationError: it is in groups (fg.unflatten).
+        DeclarationError: a result meets what is in groups (fg.unflatten) along it.
     """
     value = _float("logcumsumexp", lift(x))
     return scan("logcumsumexp", How(LOGADDEXP, reverse), [value], axis, value.dtype) if value.ndim else value
@@ -163,7 +170,7 @@ def linear_recurrence(a: Like, b: Like, axis: int = -1, *, reverse: bool = False
 
     Raises:
         ShapeError: there is no such dimension, or sizes differ.
-        DeclarationError: it is in groups (fg.unflatten).
+        DeclarationError: a result meets what is in groups (fg.unflatten) along it.
     """
     factor, term = lift(a), lift(b)
     dtype = result_type([factor, term])

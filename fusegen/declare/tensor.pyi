@@ -243,7 +243,7 @@ class Tensor:
 
         Raises:
             ShapeError: there is no such dimension.
-            DeclarationError: it is in groups (fg.unflatten).
+            DeclarationError: a result meets what is in groups (fg.unflatten) along it.
         """
     @overload
     def cummax(self, *, dim: builtins.int = -1, reverse: builtins.bool = False) -> Cumulative: ...
@@ -291,7 +291,7 @@ class Tensor:
 
         Raises:
             ShapeError: there is no such dimension.
-            DeclarationError: it is in groups (fg.unflatten).
+            DeclarationError: a result meets what is in groups (fg.unflatten) along it.
         """
     @overload
     def cumsum(
@@ -486,7 +486,7 @@ class Tensor:
 
         Raises:
             ShapeError: there is no such dimension.
-            DeclarationError: it is in groups (fg.unflatten).
+            DeclarationError: a result meets what is in groups (fg.unflatten) along it.
         """
     @overload
     def logcumsumexp(self, *, dim: builtins.int = -1, reverse: builtins.bool = False) -> Tensor: ...

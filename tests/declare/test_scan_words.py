@@ -205,12 +205,18 @@ def test_a_gated_recurrence_runs_as_in_a_loop_over_many_steps() -> None:
         (lambda x: fg.linear_recurrence(x, x, 2), ShapeError, "axis 2"),
         (lambda x: fg.linear_recurrence(x, x[:, :2], 1), ShapeError, "equal sizes"),
         (lambda x: fg.logcumsumexp(fg.cast(x, "int32"), 1), DtypeError, "float dtype"),
-        (lambda x: fg.cummax(fg.unflatten(x, 1, (2, -1)).flatten(1), 1)[0], fg.DeclarationError, "in groups"),
     ],
 )
 def test_what_cannot_be_is_explained(function: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         fg.op(function, name="wrong")(torch.ones(3, 4))
+
+
+def test_places_of_a_flattened_tensor_are_counted_in_it() -> None:
+    x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = fg.op(lambda x: (*x.flatten(1).cummax(1), *torch.cummin(x.permute(2, 0, 1).reshape(-1), 0)))(x)
+    expected = (*x.flatten(1).cummax(1), *torch.cummin(x.permute(2, 0, 1).reshape(-1), 0))
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("function", [fg.cumsum, fg.cumprod])
