@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from math import gcd
 from typing import Any
 
-from fusegen.core import dtypes
-from fusegen.core.errors import DeclarationError, ShapeError
-from fusegen.declare import creation, foreign, indexing, scattering
+from fusegen.core.errors import ShapeError
+from fusegen.declare import creation, foreign, indexing, put
 from fusegen.declare.language import expand_dims
 from fusegen.declare.memory import got, is_all, is_plain, write
 from fusegen.declare.parts import concat, is_position, item, shown_key
@@ -54,32 +53,25 @@ def set_item(x: Value, key: Any, new: Any) -> None:
         if view is not None and view.base is x and view.key is not None and view.key == key:
             return  # x[key] += new has written it
         part = got(x, key, item)
-        write(part, _without_ones(value, part.ndim), what)
+        write(part, put.without_ones(value, part.ndim), what)
         return
     lists = [number for number, k in enumerate(keys) if isinstance(k, list)]
     if len(lists) == 1 and is_plain((*keys[: lists[0]], *keys[lists[0] + 1 :])) and is_plain(tuple(keys[lists[0]])):
         _set_listed(x, keys, lists[0], value, what)
         return
-    marks = [k for k in keys if isinstance(k, Value)]
-    if len(keys) == 1 and marks and marks[0].dtype is dtypes.bool_:
-        write(x, _where(marks[0], value, x, what), what)
-        return
-    whole = all(isinstance(k, (Value, slice, type(Ellipsis))) and (isinstance(k, Value) or is_all(k)) for k in keys)
-    if len(marks) != 1 or not whole or marks[0].ndim > 1 or marks[0].dtype.category is not dtypes.Category.INTEGER:
-        raise DeclarationError(
-            f"{current().where}, {what}", given=f"x{what} ... of {shape_of(x)}",
-            expected="ints, slices, None and ..., a mask, or a vector of positions in one dimension",
-            fix="use x.scatter(...), or torch.where(condition, new, x)",
-        )  # fmt: skip
-    at = next(number for number, k in enumerate(keys) if k is marks[0])
-    dim = x.ndim - len(keys) + at if any(k is Ellipsis for k in keys[:at]) else at
-    write(x, _at_places(x, dim, marks[0], value, what), what)
+    told = put.told(x, key)
+    plain = put.plain_part(told)
+    if all(map(is_all, plain)):
+        write(x, put.put(x, told, value, what), what)
+    else:  # slices and ints say a part, and the others what of it
+        rest = (k if isinstance(k, Value) else slice(None) for k in told if not is_position(k))
+        set_item(got(x, plain, item), tuple(rest), value)
 
 
 def _set_listed(x: Value, keys: tuple[Any, ...], at: int, new: Value, what: str) -> None:
     """``x[..., [0, 2]] = new``: element by element along that dimension."""
     like = item(x, keys)
-    new = _without_ones(new, like.ndim)
+    new = put.without_ones(new, like.ndim)
     spread = Value(new.expr, new.dtype, broadcast([like, new], what), new.weak)
     behind = [k for k in keys[at + 1 :] if k is not Ellipsis and not is_position(k)]
     before = [k for k in keys[:at] if not is_position(k)]
@@ -87,39 +79,6 @@ def _set_listed(x: Value, keys: tuple[Any, ...], at: int, new: Value, what: str)
     for number, place in enumerate(keys[at]):
         part = item(spread, (*[slice(None)] * dim, number)) if new.dims else new
         set_item(x, (*keys[:at], place, *keys[at + 1 :]), part)
-
-
-def _without_ones(value: Value, rank: int) -> Value:
-    """Dimensions of size one in front are none to torch here."""
-    dims = value.dims
-    while len(dims) > rank and dims[0] is None:
-        dims = dims[1:]
-    return value if dims is value.dims else Value(value.expr, value.dtype, dims, value.weak)
-
-
-def _where(mask: Value, value: Value, x: Value, what: str) -> Value:
-    """``new`` where a mask of the first dimensions holds."""
-    if mask.ndim > x.ndim or value.ndim > x.ndim - mask.ndim:
-        raise ShapeError(
-            f"{current().where}, {what}", given=f"{shape_of(value)} where {shape_of(mask)} of {shape_of(x)} holds",
-            expected="a number, or what is the same wherever it holds: how many these are, only values tell",
-            fix="use torch.where(mask, new, x), with a new element for each of x",
-        )  # fmt: skip
-    wide = Value(mask.expr, mask.dtype, (*mask.dims, *[None] * (x.ndim - mask.ndim)))
-    return elementwise("where", wide, value, x)
-
-
-def _at_places(x: Value, dim: int, places: Value, value: Value, what: str) -> Value:
-    """``new`` at positions along one dimension; of several for one place the last counts."""
-    if not places.ndim:
-        here = elementwise("where", elementwise("lt", places, 0), elementwise("add", places, x.sizes[dim]), places)
-        value = _without_ones(value, x.ndim - 1)
-        value = expand_dims(value, dim - x.ndim) if value.ndim >= x.ndim - dim else value
-        return elementwise("where", elementwise("eq", index(x, dim), here), value, x)
-    like = indexing.take(x, places, dim)
-    value = _without_ones(value, x.ndim)
-    dims = broadcast([like, value], what)
-    return scattering.index_copy(x, dim, places, cast(Value(value.expr, value.dtype, dims, value.weak), x.dtype))
 
 
 def put_item(x: Value, key: Any, new: Value) -> Value:

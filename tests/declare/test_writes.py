@@ -369,8 +369,8 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "a larger one": (written(lambda y: y[0].add_(y)), r"written to \[4\]", "x = x"),
     "a dtype that it does not hold": (lambda x: (x > 0).long().mul_(0.5), "written to int64", "cast"),
     "so many elements": (written(lambda y: y.__setitem__(y > 0, y[:, 0])), "only values tell", "torch.where"),
-    "places in two dimensions": (written(lambda y: y.__setitem__(([0, 1], [1, 0]), 0.0)), "a vector of positions",
-                                 "torch.where"),
+    "a mask beside places": (written(lambda y: y.__setitem__((y[:, 0] > 0, [1, 0]), 0.0)), "a mask, or positions",
+                             "torch.where"),
     "another shape": (written(lambda y: y.unsqueeze_(0)), r"\.unsqueeze_ of", "x = "),
     "no function's": (written(lambda y: y.sort_()), r"\.sort_ of", "x = "),
 }  # fmt: skip
