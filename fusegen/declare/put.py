@@ -68,10 +68,11 @@ def plain_part(keys: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def put(x: Value, keys: Sequence[Any], value: Value, what: str) -> Value:
+def put(x: Value, keys: Sequence[Any], value: Value, what: str, *, adds: bool = False) -> Value:
     """``x`` with ``value`` where tensors among the keys say, the others of which leave dimensions as they are.
 
-    Of several for one place the last counts.
+    Args:
+        adds: to what is there, each of several for one place; else the last of these counts.
 
     Raises:
         DeclarationError: there are masks beside others.
@@ -86,10 +87,12 @@ def put(x: Value, keys: Sequence[Any], value: Value, what: str) -> Value:
     if masks and len(tensors) > 1:
         raise refused(x, tuple(keys))
     if masks:
-        return where(x, axes[0], masks[0], value, what)
-    if len(tensors) == 1 and not tensors[0].ndim:
+        into = Value(cast(0, x.dtype).expr, x.dtype, x.dims) if adds else x
+        chosen = where(into, axes[0], masks[0], value, what)
+        return elementwise("add", x, chosen) if adds else chosen
+    if len(tensors) == 1 and not tensors[0].ndim and not adds:
         return _at_one(x, axes[0], tensors[0], value)
-    return _at_each(x, axes, tensors, value, what)
+    return _at_each(x, axes, tensors, value, what, adds)
 
 
 def where(x: Value, dim: int, mask: Value, value: Value, what: str) -> Value:
@@ -116,7 +119,7 @@ def _at_one(x: Value, dim: int, place: Value, value: Value) -> Value:
     return elementwise("where", elementwise("eq", index(x, dim), here), value, x)
 
 
-def _at_each(x: Value, axes: Sequence[int], places: Sequence[Value], value: Value, what: str) -> Value:
+def _at_each(x: Value, axes: Sequence[int], places: Sequence[Value], value: Value, what: str, adds: bool) -> Value:
     """``value`` at positions, each of which tells as many dimensions as there are tensors of them."""
     like = indexing.take_each(x, axes, places)
     rank = max(place.ndim for place in places)
@@ -136,7 +139,7 @@ def _at_each(x: Value, axes: Sequence[int], places: Sequence[Value], value: Valu
     front, source, at = (
         flatten(front, 0, len(axes) - 1), flatten(source, 0, max(rank, 1) - 1), flatten(at, 0, max(rank, 1) - 1)
     )  # fmt: skip
-    found = scattering.index_copy(front, 0, at, source)
+    found = (scattering.index_add if adds else scattering.index_copy)(front, 0, at, source)
     found = unflatten(found, 0, (*sizes[:-1], -1)) if len(axes) > 1 else found
     return Value(found.expr, found.dtype, tuple(found.dims[order.index(dim)] for dim in range(x.ndim)))
 

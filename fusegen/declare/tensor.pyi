@@ -410,6 +410,8 @@ class Tensor:
         """``fg.ops.index_copy``."""
     def index_fill(self, dim: builtins.int, index: Number, value: Number) -> Tensor:
         """``fg.scatter(x, axis, i, value)``, with ``i`` of one dimension."""
+    def index_put(self, indices: Sequence[Any], values: Number, accumulate: builtins.bool = False) -> Tensor:
+        """``y[i, j] = v`` of a copy; with ``accumulate`` ``v`` is added, each time that a place is told."""
     def index_reduce(
         self,
         dim: builtins.int,

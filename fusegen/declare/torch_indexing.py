@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from fusegen.core.errors import DeclarationError, ShapeError
-from fusegen.declare import creation, indexing, scattering
+from fusegen.declare import creation, indexing, put, scattering
 from fusegen.declare.axes import AxisVar
 from fusegen.declare.torch_functions import torchs
 from fusegen.declare.value import Like, Value, current, lift, one_axis, shape_of
@@ -44,6 +47,14 @@ def index_fill(input: Like, dim: int, index: Like, value: Like) -> Value:
         )  # fmt: skip
     found = scattering.scatter(into, dim, _along(places, into, dim, "index_fill"), value)
     return found if lift(input).ndim else _number(found)
+
+
+@torchs("index_put")
+def index_put(input: Like, indices: Sequence[Any], values: Like, accumulate: bool = False) -> Value:
+    """``y[i, j] = v`` of a copy; with ``accumulate`` ``v`` is added, each time that a place is told."""
+    x = lift(input)
+    keys = tuple(slice(None) if index is None else index for index in indices)
+    return put.put(x, put.told(x, keys), lift(values), "index_put", adds=accumulate)
 
 
 @torchs("index_reduce")

@@ -69,12 +69,26 @@ def a_mask_of_columns(y: Any, v: Any, m: Any) -> None:
     y[1:, m] = v[:2, None]
 
 
+def added_by_index_put(y: Any, v: Any, i: Any) -> None:
+    y.index_put_((i % 2, i), v, accumulate=True)
+    y.copy_(torch.index_put(y, (i[1:] % 2,), y[0].clone() * v[0]))
+
+
+def counted(y: Any, v: Any, i: Any) -> None:
+    y.index_put_((i % 2, i % 2), v, accumulate=True)  # two for one place
+
+
+def added_where_a_mask_holds(y: Any, v: Any, m: Any) -> None:
+    y.index_put_((m,), v[0], accumulate=True)
+
+
 CASES: dict[str, tuple[Callable[..., None], tuple[int, ...], torch.Tensor]] = {
     function.__name__: (function, shape, tensor)
     for function, shape, tensor in (
         (own_class, (3, 4), LABELS), (own_class_of_a_result, (3, 4), LABELS), (by_lists, (3, 4), LABELS),
         (in_a_table, (3, 4), PAIRS), (rows_and_their_elements, (3, 4), LABELS), (a_column_of_some_rows, (3, 4), FEW),
         (behind_a_dimension, (2, 3, 4), FEW), (around_a_dimension, (3, 2, 3), FEW), (of_a_view, (2, 3, 4), FEW),
+        (added_by_index_put, (3, 4), LABELS), (counted, (3, 4), LABELS), (added_where_a_mask_holds, (3, 4), ROWS),
         (a_mask_and_a_column, (3, 4), ROWS), (a_mask_of_columns, (3, 3), ROWS),
     )
 }  # fmt: skip
