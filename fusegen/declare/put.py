@@ -125,6 +125,12 @@ def _at_each(x: Value, axes: Sequence[int], places: Sequence[Value], value: Valu
     rank = max(place.ndim for place in places)
     first = axes[0] if [*axes] == [*range(axes[0], axes[0] + len(axes))] else 0
     value = without_ones(value, like.ndim)
+    beside = zip(reversed(value.dims), reversed(like.dims), strict=False)
+    if value.ndim > like.ndim or any(own is not None and place is None for own, place in beside):
+        raise ShapeError(
+            f"{current().where}, {what}", given=f"{shape_of(value)} for the {shape_of(like)} that are told",
+            expected="a number, or a shape that broadcasts to what is told", fix="put as many as there are places",
+        )  # fmt: skip
     dims = broadcast([like, value], what)
     # What is told stands in front, as one dimension, on both sides.
     order = (*axes, *(dim for dim in range(x.ndim) if dim not in axes))

@@ -122,6 +122,17 @@ def test_a_place_out_of_range_in_one_dimension_is_none_of_another_row() -> None:
     assert "index i" in str(refused(lambda: fg.op(written)(x, torch.tensor([0, 4, 1]))))
 
 
+@pytest.mark.parametrize("shape", [(3, 4), (5,), (2, 1)])
+def test_more_than_is_told_does_not_fit(shape: tuple[int, ...]) -> None:
+    def written(x: Any, i: Any, v: Any) -> Any:
+        y = x * 1
+        y[i, i] = v
+        return y
+
+    error = refused(lambda: fg.op(written)(torch.randn(3, 4), torch.tensor([1]), torch.randn(shape)))
+    assert isinstance(error, fg.ShapeError) and "that are told" in str(error) and "[a tensor, a tensor] =" in str(error)
+
+
 def test_dimensions_of_one_element() -> None:
     def written(x: Any, i: Any) -> Any:
         y = x * 1
