@@ -13,7 +13,7 @@ from fusegen.core.ir import SCAN, Expr, Index, Operand, PackedBlock, call, const
 from fusegen.core.subexpressions import safe_name
 from fusegen.declare.axes import AxisVar, Dims, NotNested, divided, grouped, leaves
 from fusegen.declare.meeting import met_apart
-from fusegen.declare.memory import got
+from fusegen.declare.memory import got, is_plain
 from fusegen.declare.value import (
     FEW_BLOCKS,
     MOST_BLOCKS,
@@ -311,7 +311,17 @@ def _get_item(x: Value, key: Any) -> Any:
         from fusegen.declare.selected import selected  # which adds up, and sums need these
 
         return selected(x, key)
-    return got(x, key, item)
+    part = masked_part(x, key)
+    return got(x, key, item) if part is None else _get_item(part, key[0])
+
+
+def masked_part(x: Value, key: Any) -> Value | None:
+    """What ``x[mask, 0]`` is a mask of: ``x[:, 0]``. None of other keys."""
+    mask, *others = key if isinstance(key, tuple) and key else (None,)
+    is_mask = isinstance(mask, Value) and mask.dtype is dtypes.bool_ and not mask.weak and mask.ndim > 0
+    if not is_mask or any(k is None for k in others) or not is_plain(tuple(others)):
+        return None
+    return got(x, (*[slice(None)] * mask.ndim, *others), item)
 
 
 Value.__getitem__ = _get_item  # type: ignore[method-assign,assignment]

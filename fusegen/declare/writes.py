@@ -16,7 +16,7 @@ from fusegen.core.errors import ShapeError
 from fusegen.declare import creation, foreign, indexing, put
 from fusegen.declare.language import expand_dims
 from fusegen.declare.memory import got, is_all, is_plain, write
-from fusegen.declare.parts import concat, is_position, item, shown_key
+from fusegen.declare.parts import concat, is_position, item, masked_part, shown_key
 from fusegen.declare.reductions import index
 from fusegen.declare.selected import Selected
 from fusegen.declare.value import (
@@ -43,6 +43,9 @@ def set_item(x: Value, key: Any, new: Any) -> None:
     """
     what = f"[{shown_key(key)}] ="
     if isinstance(new, Selected):
+        if (part := masked_part(x, key)) is not None:
+            set_item(part, key[0], new)
+            return
         if not (isinstance(key, Value) and new.is_of(key)):
             raise new.refused("what is put elsewhere than where it was")
         write(x, elementwise("where", new.where_it_holds(), new.value, x), what)

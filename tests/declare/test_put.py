@@ -64,6 +64,12 @@ def a_mask_and_a_column(y: Any, v: Any, m: Any) -> None:
     y[m, 2:] = v[:2] * 2
 
 
+def elements_of_some_rows(y: Any, v: Any, m: Any) -> None:
+    y[m, 0] *= v[0]
+    y[m, 2:] = y[m, 2:].sin() * 2
+    y[m, 1] = y[m, 3] + v[1]
+
+
 def a_mask_of_columns(y: Any, v: Any, m: Any) -> None:
     y[:, m] = v[0]
     y[1:, m] = v[:2, None]
@@ -89,7 +95,7 @@ CASES: dict[str, tuple[Callable[..., None], tuple[int, ...], torch.Tensor]] = {
         (in_a_table, (3, 4), PAIRS), (rows_and_their_elements, (3, 4), LABELS), (a_column_of_some_rows, (3, 4), FEW),
         (behind_a_dimension, (2, 3, 4), FEW), (around_a_dimension, (3, 2, 3), FEW), (of_a_view, (2, 3, 4), FEW),
         (added_by_index_put, (3, 4), LABELS), (counted, (3, 4), LABELS), (added_where_a_mask_holds, (3, 4), ROWS),
-        (a_mask_and_a_column, (3, 4), ROWS), (a_mask_of_columns, (3, 3), ROWS),
+        (a_mask_and_a_column, (3, 4), ROWS), (elements_of_some_rows, (3, 4), ROWS), (a_mask_of_columns, (3, 3), ROWS),
     )
 }  # fmt: skip
 
