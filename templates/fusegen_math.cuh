@@ -22,6 +22,7 @@ FG_DEVICE bool isfinite(double x) { return fabs(x) < infinity<double>(); }
 template <typename T> FG_DEVICE T wrapping_add(T a, T b) { return T(uint64_t(a) + uint64_t(b)); }
 template <typename T> FG_DEVICE T wrapping_sub(T a, T b) { return T(uint64_t(a) - uint64_t(b)); }
 template <typename T> FG_DEVICE T wrapping_mul(T a, T b) { return T(uint64_t(a) * uint64_t(b)); }
+template <typename T> FG_DEVICE T wrapping_neg(T a) { return T(0 - uint64_t(a)); }
 template <typename T> FG_DEVICE T plus(T a, T b) {
   if constexpr (T(0.5) == T(0)) return wrapping_add(a, b);
   else return T(a + b);
@@ -33,7 +34,7 @@ template <typename T> FG_DEVICE T times(T a, T b) {
 
 FG_DEVICE float abs(float x) { return fabsf(x); }
 FG_DEVICE double abs(double x) { return fabs(x); }
-template <typename T> FG_DEVICE T abs(T x) { return x < T(0) ? wrapping_sub(T(0), x) : x; }
+template <typename T> FG_DEVICE T abs(T x) { return x < T(0) ? wrapping_neg(x) : x; }
 FG_DEVICE float sign(float x) { return float(x > 0.0f) - float(x < 0.0f); }
 template <typename T> FG_DEVICE T sign(T x) { return T(int(x > T(0)) - int(x < T(0))); }
 

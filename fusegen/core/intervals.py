@@ -12,11 +12,9 @@ from collections.abc import Iterable
 from fusegen.core import dtypes
 from fusegen.core.ir import Call, Const, Expr, Index, Place, Size, call, const, own_size, walk
 
-Interval = tuple[float, float]  # the least and the largest value; infinities where nothing is known
+Interval = tuple[float, float]  # the least and the largest value; infinite of positions and sizes that are not known
 
-EVERYTHING: Interval = (-math.inf, math.inf)
-# Beyond these integers a float is not exact, and sums of positions might wrap around.
-_EXACT = 2.0**53
+EVERYTHING: Interval = (-(2**63), 2**63 - 1)
 
 # What is known of an int64 by where it comes from.
 _NARROW: dict[dtypes.DType, Interval] = {
@@ -32,19 +30,33 @@ class Intervals:
 
     Args:
         most: no position is larger than this.
-        largest: no size is larger than this.
+        longest: no axis is longer, and no tensor has more elements.
     """
 
-    def __init__(self, most: float = math.inf, largest: float = math.inf) -> None:
+    def __init__(self, most: float = math.inf, longest: float = math.inf) -> None:
         self.found: dict[Expr, Interval] = {}
-        self.most, self.largest = most, largest
+        self.most, self.longest = most, longest
+        self.counts: set[Expr] = set()  # sizes and their products: numbers of elements that there are
 
     def of(self, expr: Expr) -> Interval:
         """What an expression of int64 lies between."""
         for node in walk([expr], self.found):
-            low, high = self._node(node) if node.dtype is dtypes.int64 else EVERYTHING
-            self.found[node] = (low if abs(low) < _EXACT else -math.inf, high if abs(high) < _EXACT else math.inf)
+            found = self._node(node) if node.dtype is dtypes.int64 else EVERYTHING
+            self.found[node] = EVERYTHING if _is_beyond(found) else found
         return self.found[expr]
+
+    def may_wrap(self, expr: Expr) -> bool:
+        """Whether an operator's exact result may be none of int64: a hash, and what nothing is known of."""
+        for child in expr.children:
+            self.of(child)
+        return _is_beyond(self._node(expr))
+
+    def below(self, expr: Expr, end: int) -> Intervals:
+        """The same where an expression is below a number."""
+        low, high = self.of(expr)
+        found = Intervals(self.most, self.longest)
+        found.found[expr] = low, min(high, end - 1)
+        return found
 
     def _node(self, node: Expr) -> Interval:
         match node:
@@ -55,8 +67,13 @@ class Intervals:
             case Place():
                 return 0, min(self.most, math.prod(_length(axis) for axis in node.axes) - 1)
             case Size():
+                self.counts.add(node)
                 size = own_size(node.axis)
-                return (0, self.largest) if size is None else (size, size)
+                return (0, self.longest) if size is None else (size, size)
+            case Call("mul", (left, right)) if {left, right} <= self.counts:
+                self.counts.add(node)
+                (a, b), (c, d) = self.found[left], self.found[right]
+                return a * c, min(self.longest, b * d if b and d else 0)
             case Call("cast", (inner,)) if inner.dtype in _NARROW:
                 return _NARROW[inner.dtype]
             case Call(function, children):
@@ -95,6 +112,11 @@ class Intervals:
             return EVERYTHING
         (a, b), (c, d) = of
         return min(a, c), max(b, d)
+
+
+def _is_beyond(found: Interval) -> bool:
+    """Whether it wraps around, so that neither end says anything. Positions and sizes by themselves never do."""
+    return any(not EVERYTHING[0] <= end <= EVERYTHING[1] for end in found if math.isfinite(end))
 
 
 def _length(axis: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from typing import TypeGuard
 from fusegen.core import dtypes
 from fusegen.core.dtypes import Category, DType
 from fusegen.core.intervals import Intervals
-from fusegen.core.ir import Call, Const, Detail, Expr, Ref, Size, const, is_call, walk, whole
+from fusegen.core.ir import Call, Const, Detail, Expr, Ref, Size, is_call, walk, whole
 from fusegen.core.within import Within
 from fusegen.declare.table import Function, Kind, lookup
 
@@ -20,8 +19,6 @@ _UNARY = 8
 _PRODUCT = 7
 _SMALL_INTEGERS = (dtypes.int8, dtypes.uint8, dtypes.int16)
 _BYTES = frozenset({dtypes.int8, dtypes.uint8})
-# Torch wraps around; C says nothing of signed numbers that overflow, and compilers reason from that: x + 1 > x.
-_WRAPPING = {"add": "wrapping_add", "sub": "wrapping_sub", "mul": "wrapping_mul"}
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class Printer:
             a mean that elements are compared with is no place to save an instruction.
         inside: the condition under which there is such an element at all; empty where there always is.
         few: all positions fit an int, with room for as much again as a vector has.
-        negative: what is known to be below zero.
+        positions: what is known of integers.
     """
 
     half: bool
@@ -45,7 +42,7 @@ class Printer:
     each: Callable[[Expr], bool] = lambda _: False
     inside: str = ""
     few: bool = False
-    negative: Expr | None = None
+    positions: Intervals = field(default_factory=lambda: Intervals(_LONGEST, _LONGEST), compare=False)
 
     def text(self, expr: Expr) -> str:
         """An expression in C."""
@@ -130,16 +127,18 @@ class Printer:
         return False
 
     def _operator(self, expr: Call, function: Function, template: str) -> tuple[str, int]:
-        if expr.dtype in (dtypes.int32, dtypes.int64) and self._may_overflow(expr):
-            terms = expr.args if len(expr.args) == 2 else (const(0, expr.dtype), *expr.args)
-            called = _WRAPPING.get(expr.function, "wrapping_sub")
-            return f"fg::{called}<{_ctype(expr.dtype)}>({', '.join(map(self.text, terms))})", _ATOM
+        if expr.function in _WRAPPING and self._may_wrap(expr):
+            given = ", ".join(map(self.text, expr.args))
+            return f"fg::{_WRAPPING[expr.function]}<{_ctype(expr.dtype)}>({given})", _ATOM
         if function.arity == 1:
             inner = _wrap(self._print(expr.args[0]), _UNARY + 1)
             return self._in_own_dtype(expr, template.format(inner), _UNARY)
         if function.kind is Kind.SELECT:
-            printers = (self, replace(self, negative=_below_zero(expr.args[0])), self)
-            printed = [_wrap(printer._print(arg), 1) for printer, arg in zip(printers, expr.args, strict=True)]
+            condition, one, other = expr.args
+            printed = [
+                _wrap(at._print(arg), 1)
+                for at, arg in ((self, condition), (self._where(condition), one), (self, other))
+            ]
             return template.format(*printed), 0
         level = function.precedence
         least = (level, level + 1) if level else (_UNARY, _UNARY)
@@ -148,18 +147,17 @@ class Printer:
             args[0] = f"{_ctype(expr.dtype)}({self.text(expr.args[0])})"
         return self._in_own_dtype(expr, template.format(*args), level)
 
-    def _may_overflow(self, expr: Call) -> bool:
-        """Whether a sum, a product or a minus of integers may be none of its dtype. Numbers of elements are not: no
-        tensor has as many. Nor is a size behind what is negative: places count from the end as well."""
-        if expr.function not in (*_WRAPPING, "neg") or all(isinstance(n, (Call, Const, Size)) for n in walk([expr])):
-            return False
-        if expr.function == "add" and expr.args[0] is self.negative and isinstance(expr.args[1], Size):
-            return False
-        return not all(map(math.isfinite, self._intervals.of(expr)))
+    def _where(self, condition: Expr) -> Printer:
+        """The printer of what is selected under a condition: a place that counts from the end becomes one that exists
+        without wrapping around."""
+        match condition:
+            case Call("lt", (asked, Const(end))) if asked.dtype is dtypes.int64:
+                return replace(self, positions=self.positions.below(asked, int(end)))
+        return self
 
-    @functools.cached_property
-    def _intervals(self) -> Intervals:
-        return Intervals(_LARGEST_POSITION if self.few else _LARGEST_SIZE, _LARGEST_SIZE)
+    def _may_wrap(self, expr: Call) -> bool:
+        """Whether an integer may leave its dtype, of those that C does not compute in a wider one anyway."""
+        return expr.dtype is dtypes.int32 or (expr.dtype is dtypes.int64 and self.positions.may_wrap(expr))
 
     @staticmethod
     def _in_own_dtype(expr: Call, text: str, level: int) -> tuple[str, int]:
@@ -171,7 +169,7 @@ class Printer:
     def _power(self, expr: Call) -> tuple[str, int]:
         (base,) = expr.args
         exponent = whole(expr)
-        if isinstance(base, Ref) and exponent <= 3 and expr.dtype.is_float:
+        if isinstance(base, Ref) and exponent <= 3 and expr.dtype.category is not Category.INTEGER:
             return " * ".join([self.text(base)] * exponent), _PRODUCT
         return f"fg::powi<{exponent}>({self._argument(base)})", _ATOM
 
@@ -219,17 +217,11 @@ def _fits_int(expr: Expr) -> bool:
     return -(2**31) <= least and most < 2**31
 
 
-# No tensor has as many elements: a position along it is no larger.
-_LARGEST_SIZE = 2**48
-
-
-def _below_zero(condition: Expr) -> Expr | None:
-    """What a condition says to be negative."""
-    match condition:
-        case Call("lt", (x, Const(0))):
-            return x
-    return None
-
+# What wraps around, as integers of torch do: in C the operators are undefined where they overflow, and compilers make
+# use of that (`i * 2654435761 >= 0` holds for them wherever `i >= 0` does).
+_WRAPPING = {"add": "wrapping_add", "sub": "wrapping_sub", "mul": "wrapping_mul", "neg": "wrapping_neg"}
+# More elements than any memory has.
+_LONGEST = 2**44
 
 # What an int may be computed by where int64 is asked for, if all of it fits.
 _OF_INTS = ("add", "sub", "neg", "abs", "mul")

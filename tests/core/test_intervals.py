@@ -115,3 +115,13 @@ def test_an_axis_of_any_size_decides_nothing_above() -> None:
     below = call("lt", Index("d1"), const(2**40, dtypes.int64), dtype=dtypes.bool_)
     assert transform([below], Deciding())[below] == below
     assert Intervals(2**31).of(Index("d1")) == (0, 2**31)
+
+
+def test_what_may_have_wrapped_around_is_anything() -> None:
+    """One end of a hash is beyond all integers, and says nothing of the other."""
+    hashed = Index("d1n64") * const(2**40, dtypes.int64) * const(2**30, dtypes.int64)
+    above = call("ge", hashed, const(0, dtypes.int64), dtype=dtypes.bool_)
+    assert transform([above], Deciding())[above] == above
+    held = call("minimum", hashed, const(5, dtypes.int64), dtype=dtypes.int64)
+    assert Intervals().of(held) == (-(2**63), 5)
+    assert Intervals().of(held - const(7, dtypes.int64)) == Intervals().of(hashed)

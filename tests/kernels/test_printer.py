@@ -11,7 +11,7 @@ import torch
 
 import fusegen as fg
 from fusegen.core import dtypes
-from fusegen.core.ir import Call, Const, Expr, Ref, const, walk
+from fusegen.core.ir import Call, Const, Expr, Place, Ref, Size, const, walk
 from fusegen.declare.table import apply
 from fusegen.generate.cexpr import Printer
 
@@ -60,13 +60,28 @@ TEXTS: dict[str, tuple[Expr, str]] = {
     "a select in a sum": (add(apply("where", C, X, Y), Z), "(c ? x : y) + z"),
     "a select in a select": (apply("where", C, X, apply("where", C, Y, Z)), "c ? x : (c ? y : z)"),
     "small integers wrap around": (add(S, S), "int8_t(s + s)"),
-    "integers": (add(K, J), "i + j"),
+    "integers wrap around": (add(K, J), "fg::wrapping_add<int32_t>(i, j)"),
+    "their product": (apply("mul", L, const(3, I64)), "fg::wrapping_mul<int64_t>(l, 3)"),
+    "their negative": (apply("neg", K), "fg::wrapping_neg<int32_t>(i)"),
+    "their square": (power(L, 2), "fg::powi<2>(l)"),
+    "positions are small": (apply("sub", apply("mul", Place("d1"), const(3, I64)), Size("d1")), "@index_d1 * 3 - D1"),
+    "a hash of them is not": (
+        apply("mul", Place("d1"), const(2**31, I64)), "fg::wrapping_mul<int64_t>(@index_d1, int64_t(2147483648LL))"
+    ),
+    "a number of elements": (apply("mul", apply("mul", Size("d1"), Size("d0")), Size("d2")), "D1 * D0 * D2"),
+    "what a condition is about": (
+        apply("where", apply("lt", apply("mul", L, const(2, I64)), const(0, I64)), apply("mul", L, const(2, I64)), L),
+        "fg::wrapping_mul<int64_t>(l, 2) < 0 ? fg::wrapping_mul<int64_t>(l, 2) : l",
+    ),
+    "a place from the end": (
+        apply("where", apply("lt", L, const(0, I64)), add(L, Size("d0")), L), "l < 0 ? l + D0 : l"
+    ),
     "wide literals that are chosen": (SEVEN_OR_THREE, "c ? 7 : 3"),
     "a product of these": (apply("mul", SEVEN_OR_THREE, const(8, I64)), "int64_t(c ? 7 : 3) * 8"),
     "the negative of these in one": (
         apply("mul", apply("neg", SEVEN_OR_THREE), const(8, I64)), "int64_t(-(c ? 7 : 3)) * 8"
     ),
-    "these beside a variable": (apply("mul", SEVEN_OR_THREE, L), "(c ? 7 : 3) * l"),
+    "these beside a variable": (apply("mul", SEVEN_OR_THREE, L), "fg::wrapping_mul<int64_t>(c ? 7 : 3, l)"),
     "these as an argument": (
         apply("remainder", SEVEN_OR_THREE, const(2, I64)), "fg::remainder(int64_t(c ? 7 : 3), int64_t(2))"
     ),
@@ -126,6 +141,35 @@ def test_chosen_integers_are_computed_with_in_their_dtype(name: str) -> None:
     function = CHOSEN[name]
     x, b = torch.tensor([-1.5, 0.5, 2.5], dtype=torch.float64), torch.tensor([2, 3, 5], dtype=torch.uint8)
     found, expected = fg.op(lambda x, b: function(x, b, fg))(x, b), function(x, b, torch)
+    assert found.dtype == expected.dtype and found.tolist() == expected.tolist()
+
+
+WRAPPING: dict[str, Callable[[Any], Any]] = {
+    "a product is negative": lambda i: i * 2654435761 * 2246822519 >= 0,
+    "a remainder": lambda i: i * 2654435761 % 97,
+    "a quotient": lambda i: i * 2**62 // 2**62,
+    "a sum": lambda i: i + (2**63 - 1) > i,
+    "a difference": lambda i: i - (2**63 - 1) < i,
+    "a square": lambda i: (i * 3037000500) ** 2 >= 0,
+    "a magnitude": lambda i: (i * 2**62).abs() >= 0,
+    "an extremum": lambda i: torch.maximum(i * 2654435761, i) % 1000003,
+    "in 32 bits": lambda i: i.int() + (2**31 - 1) > i.int(),
+    "a product in 32 bits": lambda i: i.int() * 2**30 * 2 // 2,
+    "a square in 32 bits": lambda i: (i.int() * 46341) ** 2 >= 0,
+    "of positions": lambda i: torch.arange(8) * 2654435761 * 2246822519 >= i,
+    "of positions of what is shifted": lambda i: (
+        torch.where(torch.arange(8) * 2654435761 * 2246822519 < 0, i, -i) + i.roll(1)
+    ),
+    "of positions within bounds": lambda i: i.roll(1)[(torch.arange(8) * 2**40 * 2**22).clamp(0, 7)],
+}
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("name", WRAPPING)
+def test_integers_wrap_around(name: str) -> None:
+    """Compilers take what overflows for what does not; and sizes decided conditions of hashed positions."""
+    function, i = WRAPPING[name], torch.arange(-3, 5)
+    found, expected = fg.op(function)(i), function(i)
     assert found.dtype == expected.dtype and found.tolist() == expected.tolist()
 
 
