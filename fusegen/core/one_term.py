@@ -265,6 +265,11 @@ def read_elsewhere(reduce: Reduce, along: Axes) -> tuple[Expr, list[Expr]] | Non
     return None
 
 
+def of_one_term(reduce: Reduce, along: Axes) -> bool:
+    """Whether it may be a gather, as far as it goes: what reads it reads an element of what it is of."""
+    return reduce.kind == "sum" and any(axis in reduce.over for axis, _, _ in _chosen(reduce, along))
+
+
 def scattered(reduce: Reduce, along: Axes) -> tuple[str, Expr, Expr] | None:
     """Of a scatter: the axis, the place, and what is combined there."""
     for axis, place, value in _chosen(reduce, along):

@@ -33,6 +33,7 @@ from operator import or_
 
 from fusegen.core.casts import is_from_float
 from fusegen.core.ir import SCAN, Axes, Call, Expr, Op, Operand, Output, Reduce, is_call, rebuild, refs, walk
+from fusegen.core.one_term import of_one_term
 from fusegen.core.rewriting import rewritten
 from fusegen.core.scans import axis_of, parts
 from fusegen.declare.table import AS_WRITTEN, Kind, lookup
@@ -72,7 +73,8 @@ def _comparisons(
     reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]]
 ) -> tuple[list[Reduce], list[Expr]]:
     """The same, and what compares them: elements may be written otherwise there, as of a branch that a choice takes."""
-    extrema = _computed_extrema(reduces)
+    along = Axes(axes)
+    extrema = _computed_extrema(reduces, along)
     if not extrema:
         return [], []
     bits: dict[Expr, int] = {r.ref: 1 << place for place, r in enumerate(extrema)}  # a set of extrema is a number
@@ -80,7 +82,7 @@ def _comparisons(
     for extremum in extrema:
         over = frozenset({axis_of(extremum)} if extremum.kind == SCAN else extremum.over)
         reduced[over] = reduced.get(over, 0) | bits[extremum.ref]
-    along, reads, found = Axes(axes), dict[Expr, int](), 0
+    reads, found = dict[Expr, int](), 0
     comparisons: list[Expr] = []
     for node in walk([item.expr for item in (*reduces, *outputs)]):
         reads[node] = bits.get(node, 0)
@@ -94,16 +96,35 @@ def _comparisons(
     return [r for r in extrema if bits[r.ref] & found], comparisons
 
 
-def _computed_extrema(reduces: Sequence[Reduce]) -> list[Reduce]:
+def _read_anew(reduces: Iterable[Reduce], along: Axes) -> dict[Expr, Expr]:
+    """What elements are of that are read at places: no kernel keeps them, and each computes what it reads."""
+    return {reduce.ref: reduce.expr for reduce in reduces if of_one_term(reduce, along)}
+
+
+def _computed_of(roots: Iterable[Expr], read: Mapping[Expr, Expr]) -> list[Expr]:
+    """What expressions are computed of, also where they are read at places."""
+    found: dict[Expr, None] = {}
+    left = list(roots)
+    while left:
+        new = list(walk(left, found))
+        found |= dict.fromkeys(new)
+        left = [read[node] for node in new if node in read]
+    return list(found)
+
+
+def _computed_extrema(reduces: Sequence[Reduce], along: Axes) -> list[Reduce]:
     """Maxima and minima of what rounds somewhere."""
     rounds: dict[Expr, bool] = {}
     found: list[Reduce] = []
+    read = _read_anew(reduces, along) if any(map(_is_extremum, reduces)) else {}
     for reduce in reduces:
-        if _is_extremum(reduce):
+        if _is_extremum(reduce) or reduce.ref in read:
             for node in walk(_values(reduce), rounds):
                 own = isinstance(node, Call) and node.dtype.is_float and node.function not in _EXACT
                 rounds[node] = own or any(rounds[child] for child in node.children)
-            found += [reduce] if any(rounds[value] for value in _values(reduce)) else []
+            is_rounded = any(rounds[value] for value in _values(reduce))
+            rounds[reduce.ref] = is_rounded and reduce.ref in read
+            found += [reduce] if is_rounded and _is_extremum(reduce) else []
     return found
 
 
@@ -148,6 +169,13 @@ def summed_for_another(op: Op, gradients: Op, others: Op, *, of_one_kind: bool) 
     return _Marking(arithmetic, functions).of if arithmetic or functions else None
 
 
+def elements_of(op: Op, extrema: Container[str]) -> list[Expr]:
+    """What the elements of these maxima and minima are computed of."""
+    reduces = op.expand()[0]
+    values = [value for r in reduces if r.name in extrema for value in _values(r)]
+    return _computed_of(values, _read_anew(reduces, Axes(op.axes_of())))
+
+
 def same_bits(op: Op, extrema: Container[str]) -> Callable[[Expr], Expr] | None:
     """What rewrites ``op``'s expressions so that the elements of these maxima and minima have the same bits in another
     op, which compares them with what this one has found.
@@ -156,8 +184,7 @@ def same_bits(op: Op, extrema: Container[str]) -> Callable[[Expr], Expr] | None:
         None where they may be computed otherwise there: of an exponential, a tangent or the like, by what else is
         computed beside it (derive/lower).
     """
-    values = [value for r in op.expand()[0] if r.name in extrema for value in _values(r)]
-    nodes = [node for node in walk(values) if node.dtype.is_float]
+    nodes = [node for node in elements_of(op, extrema) if node.dtype.is_float]
     calls = [node for node in nodes if isinstance(node, Call)]
     is_plain = all(node.function.removesuffix(AS_WRITTEN) in _ARITHMETIC | _EXACT | _ROOTS for node in calls)
     return _Marking(set(nodes)).of if is_plain else None
@@ -242,7 +269,8 @@ def as_written(op: Op, *, split: bool = False) -> Op:
     reduces, outputs = op.expand()
     compared, comparisons = _comparisons(reduces, outputs, op.axes_of())
     elements = [*comparisons, *(value for r in compared for value in _values(r))]
-    exact = {node for node in walk(elements) if node.dtype.is_float}
+    read = _read_anew(reduces, Axes(op.axes_of())) if elements else {}
+    exact = {node for node in _computed_of(elements, read) if node.dtype.is_float}
     again, exponents = _summed_again(reduces, outputs)
     functions = _told_apart(exact | exponents) if split else set()
     roots = [item.expr for item in (*reduces, *outputs)]

@@ -35,13 +35,13 @@ from fusegen.core.ir import (
     substitute_all,
     walk,
 )
-from fusegen.core.one_term import reads
+from fusegen.core.one_term import reads, scatters
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import biases, factors, stored_as
 from fusegen.core.rewriting import rewritten
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.core.within import unreported
-from fusegen.derive.exact import compared_extrema, same_bits, summed_for_another
+from fusegen.derive.exact import compared_extrema, elements_of, same_bits, summed_for_another
 from fusegen.derive.gradient import gradient
 from fusegen.derive.guards import guarded, guards, of_factors
 from fusegen.derive.invariance import without_idle_extrema
@@ -194,8 +194,7 @@ def _has_their_elements(op: Op, training: Training, extrema: frozenset[str]) -> 
     if any(operand.name != expr.name for expr, operand in kept):  # derive/guards
         return False
     rounds = {expr for expr, operand in training.saved if operand.dtype.is_half}
-    reduces = training.forward.expand()[0]
-    return rounds.isdisjoint(walk(reduce.expr for reduce in reduces if reduce.name in extrema))
+    return rounds.isdisjoint(elements_of(training.forward, extrema))
 
 
 def _is_of_one_kind(op: Op, backward: Op) -> bool:
@@ -204,10 +203,13 @@ def _is_of_one_kind(op: Op, backward: Op) -> bool:
     takes that maximum again, of its own elements.
 
     Kernels that round to halves call others; and what is behind a matrix product may be of another step, or of a
-    product that is saved in another form. (What algebra would compute otherwise in one of them: derive/exact.)
+    product that is saved in another form. What a scatter adds up is written in a wider type than halves. (What algebra
+    would compute otherwise in one of them: derive/exact.)
     """
     halves = {output.dtype.is_half for output in (*op.outputs, *backward.outputs) if output.dtype.is_float}
-    return len(halves) == 1 and not any(isinstance(s, Reduce) and s.kind in (DOT, SCAN) for s in op.statements)
+    if len(halves) > 1 or any(isinstance(s, Reduce) and s.kind in (DOT, SCAN) for s in op.statements):
+        return False
+    return not scatters(op) and not scatters(backward)
 
 
 def _gathered_again(op: Op) -> set[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import fusegen as fg
 from fusegen import pipeline
@@ -100,6 +101,15 @@ SPLIT: list[tuple[str, Callable[..., Any]]] = [
     ),
     ("running", lambda f, x, y, w: f.cummax(f.sin(f.cos(x) * y) * f.sigmoid(y), -1).values),
     ("running, before a product", lambda f, x, y, w: f.cummin(f.sigmoid(x) * f.sin(y), -1).values @ w),
+    ("of windows", lambda f, x, y, w: x.sigmoid().unfold(-1, 3, 1).amax(-1)),
+    ("of windows of quotients", lambda f, x, y, w: (x / (y * y + 1).sqrt()).unfold(-1, 3, 1).amax(-1)),
+    ("turned around", lambda f, x, y, w: x.sigmoid().flip(0).amax(-1)),
+    ("at places", lambda f, x, y, w: (x.sin() * y.sigmoid())[:, [3, 0, 3, 7]].amax(-1)),
+    ("at places of places", lambda f, x, y, w: F.pad((x.sin() * y).roll(1, 0), (1, 2)).amin(-1)),
+    (
+        "compared at places",
+        lambda f, x, y, w: f.where(x.sin().flip(1) == x.sin().flip(1).amax(-1, keepdim=True), y, 0.0),
+    ),
 ]
 
 
