@@ -389,7 +389,8 @@ def concat(parts: Sequence[Like], axis: int = -1) -> Value:
     place = dim - widest.ndim
     along = [value.dims[place] for value in values if value.ndim >= -place]
     sizes = [var.find().size if var else 1 for var in along]
-    if len(set(sizes)) > 1 or not current().most_blocks:
+    # Parts without elements are as long as what they make up, and meet it: none is a block of another thing then.
+    if len(set(sizes)) > 1 or not current().most_blocks or 0 in sizes:
         if len(along) < len(values) and len(set(sizes)) > 1:
             raise ShapeError(
                 f"{current().where}, concat",

@@ -110,6 +110,27 @@ def test_a_dimension_without_elements_is_cut(name: str, size: int) -> None:
     torch.testing.assert_close(mine, wanted)
 
 
+MEETING: dict[str, Callable[..., Any]] = {
+    "a sum": lambda x, y: torch.cat([x, x * 2], 0) + x,
+    "a select": lambda x, y: torch.where(torch.cat([x, y], 0) > x, x, 1.0),
+    "a mean": lambda x, y: (torch.cat([x, y], 0) * y).sum(1),
+    "three": lambda x, y: torch.cat([x, y, x.sin()], 0) * torch.cat([y, x], 0),
+}
+
+
+@pytest.mark.parametrize("name", MEETING)
+def test_parts_without_elements_meet_what_they_make_up(name: str) -> None:
+    """They were blocks of themselves: an error about a function that is not in the table."""
+    function = MEETING[name]
+    check_same(fg.op(function, name="joined"), function, [draw(0, 3), draw(0, 3, seed=1)])
+
+
+def test_an_op_of_parts_without_elements_takes_others() -> None:
+    op = fg.op(lambda x, y: torch.cat([x, y], 0).exp(), name="joined")
+    for size in (0, 3, 0, 2):
+        check_same(op, lambda x, y: torch.cat([x, y], 0).exp(), [draw(size, 3), draw(size, 3, seed=1)])
+
+
 @pytest.mark.parametrize("size", [0, -1])
 def test_parts_of_no_size_are_refused(size: int) -> None:
     with pytest.raises(fg.ShapeError, match="sizes that make up the dimension"):
