@@ -48,7 +48,7 @@ def nested(
     """
     found, known = list(reduces), dict(axes)
     taken = {*axes, *names_read([*reduces, *outputs]), *(thing.name for thing in (*op.statements, *op.outputs))}
-    values = Substitution({})
+    values, level = Substitution({}), levels(reduces)
     for group in _groups(reduces, Axes(axes)):
         terms = _terms(op, group, Axes(known), wanted)
         if terms is None:
@@ -74,12 +74,14 @@ def nested(
             else:
                 values.put(term.reduce.ref, whole)
                 later[term.reduce.name] = None
-        at = found.index(group[0])
-        own_place = [reduce for reduce in found[at:] if reduce.name in {r.name for r in group}]
-        kept = [reduce for reduce in own_place if reduce.name not in later]
-        second = [changed for reduce in own_place if (changed := later.get(reduce.name)) is not None]
-        rest = [reduce for reduce in found[at:] if reduce not in own_place]
-        found = [*found[:at], *kept, *made, *second, *rest]
+        level |= {reduce.name: level[group[0].name] for reduce in made}
+        kept = [reduce for reduce in group if reduce.name not in later]
+        second = [changed for reduce in group if (changed := later.get(reduce.name)) is not None]
+        at, names = found.index(group[0]), {reduce.name for reduce in group}
+        rest = [reduce for reduce in found[at:] if reduce.name not in names]
+        needed = [reduce for reduce in rest if level[reduce.name] < level[group[0].name]]  # by later ones of the group
+        rest = [reduce for reduce in rest if reduce not in needed]
+        found = [*found[:at], *needed, *kept, *made, *second, *rest]
     if not values.values and found == list(reduces):
         return found, list(outputs), {}
     return (

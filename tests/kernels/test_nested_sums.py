@@ -26,6 +26,7 @@ FORMS: dict[str, tuple[Function, list[tuple[int, ...]]]] = {
     "a gate and a weight": (lambda x, s, w: x * s[:, None] * w, [(3, 50, 7), (3, 7), (7,)]),
     "beside arithmetic": (lambda x, s, w, v: (x * s[:, None] * w).tanh() * v, [(3, 5, 7), (3, 7), (7,), (3, 1, 1)]),
     "sums that are declared": (lambda x: (x.sum((1, 2)), x.sum((0, 1, 2)), (x * x).sum((0, 1))), [(3, 5, 7, 4)]),
+    "ties, which later ones need others for": (lambda x: (x * x.amax(0, keepdim=True)).amax((0, 1)), [(3, 5)]),
     "no axis in common": (lambda x, s, w: x * s[:, None] * w[:, None, None], [(3, 5, 7), (3, 7), (3,)]),
 }
 
