@@ -216,6 +216,8 @@ def schedule_rows(
     if not streams or any(p.moves[-1] == "s" for p in streams):
         return None
     segment, reuse = prod(sizes[axis] for axis in kernel.within), Reuse(kernel)
+    if kernel.within and segment < SHORTEST_SEGMENT:  # which no shape is looked for, either: it has no thread
+        return None
 
     def planned(shape: _Shape, choices: KernelChoices) -> RowSchedule:
         return _schedule(
@@ -256,8 +258,6 @@ def schedule_rows(
         if tiles > MOST_ROW_TILES or (tiles == 1 and kernel.has_sums_of_rows):  # another candidate ends these sums
             return None
     if slices > 1 and not _in_slices(slices, m, shape):
-        return None
-    if kernel.within and segment < SHORTEST_SEGMENT:
         return None
     if kernel.segments and (unaligned or segment % vector or not _in_runs(kernel, sizes, over_order, shape)):
         return None

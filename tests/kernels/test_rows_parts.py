@@ -140,6 +140,23 @@ def test_short_runs_are_left_to_another_kernel() -> None:
     assert once(backward(fg.ops.instance_norm, x, None, None, w))
 
 
+@pytest.mark.emulator
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("shape", [(2, 3, 4), (3, 20, 24), (7, 5, 16)])
+def test_segments_shorter_than_a_vector(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Of few images, rows in all of them: how many threads add one up was asked before it was refused."""
+
+    def both(x: Any) -> Any:
+        gate = x.sigmoid()
+        return gate - gate.mean((0, 2), keepdim=True), (x * gate).sum((0, 1))
+
+    x = draw(*shape, dtype=dtype).detach()
+    expected = both(x.double())
+    for mine, theirs in zip(fg.op(both)(x), expected, strict=True):
+        tolerance = 1e-2 if dtype is torch.float16 else 1e-5
+        torch.testing.assert_close(mine.double(), theirs, rtol=tolerance, atol=tolerance)
+
+
 @pytest.mark.parametrize(
     ("shape", "shares"), [((2, 6, 16, 24), 1), ((2, 6, 16, 20), 2), ((2, 4, 32, 40), 5)], ids=["whole", "two", "more"]
 )
