@@ -7,12 +7,12 @@ other, and no rewrite leaves one behind: ``0 * index`` and the condition of a se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 
 from fusegen.core.casts import converted
-from fusegen.core.ir import DOT, SCAN, Axes, Call, Expr, Op, Reduce, Size, Substitution, call
-from fusegen.core.subexpressions import introduce_lets, live_reduces
+from fusegen.core.ir import DOT, SCAN, Axes, Call, Expr, Op, Output, Reduce, Size, Substitution, call
+from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 
 
 def of_one(kind: str, expr: Expr) -> Expr:
@@ -55,14 +55,17 @@ class Folding:
 
     Args:
         axes: those that each named thing varied along before.
+        outputs: the results of the op, of which some have the names of reductions.
+        taken: names that nothing new may have.
 
     Attributes:
         reduces: those that are left.
         values: what stands for results of those before that are others now.
     """
 
-    def __init__(self, axes: Mapping[str, frozenset[str]]) -> None:
-        self.along = Axes(dict(axes))
+    def __init__(self, axes: Mapping[str, frozenset[str]], outputs: Iterable[Output], taken: set[str]) -> None:
+        self.along, self.taken = Axes(dict(axes)), taken
+        self.written = {output.name: frozenset(filter(None, output.shape)) for output in outputs}
         self.values = Substitution({})
         self.reduces: list[Reduce] = []
 
@@ -70,11 +73,16 @@ class Folding:
         """Take in one whose expression has been rewritten, and reads results as they were called before."""
         reduce = replace(reduce, expr=self.values.of(reduce.expr))
         varying = self.along.of(reduce.expr)
-        found = folded(reduce, varying, self._kept)
+        before, left = reduce.ref, varying - set(reduce.over)
         if reduce.kind not in (DOT, SCAN):
-            self.along.known = {**self.along.known, reduce.name: varying - set(reduce.over)}
-        if found is not reduce.ref:
-            self.values.put(reduce.ref, found)
+            # What is written may be the same along an axis now, along which it is written: that is another tensor.
+            if self.written.get(reduce.name, left) != left:
+                reduce = replace(reduce, name=safe_name(f"{reduce.name}_once", self.taken))
+                self.taken.add(reduce.name)
+            self.along.known = {**self.along.known, reduce.name: left}
+        found = folded(reduce, varying, self._kept)
+        if found is not before:
+            self.values.put(before, found)
 
     def _kept(self, reduce: Reduce) -> Expr:
         self.reduces.append(reduce)
@@ -85,7 +93,8 @@ def rewritten(op: Op, rewrite: Callable[[Expr], Expr]) -> Op:
     """``op`` with what ``rewrite`` makes of each (expanded) expression, under the names that the op has for it, without
     the reductions that nothing reads any more."""
     reduces, outputs = op.expand()
-    folding = Folding(op.axes_of())
+    taken = {thing.name for thing in (*op.operands, *op.scalars, *op.statements, *op.outputs)}
+    folding = Folding(op.axes_of(), outputs, taken)
     for reduce in reduces:
         folding.add(replace(reduce, expr=rewrite(reduce.expr)))
     values = folding.values

@@ -73,7 +73,8 @@ def gathering(
         return op, left, list(outputs)
     results = [replace(output, expr=values.of(output.expr)) for output in outputs]
     simple = Rewriting(_Conditions(gatherer.gathered))
-    folding = Folding(along.known)  # a place that is added up, and a condition decided, may be all that varied
+    # A place that is added up, and a condition that is decided, may be all that varied.
+    folding = Folding(along.known, outputs, gatherer.taken)
     for reduce in left:
         folding.add(replace(reduce, expr=simple.of(reduce.expr)))
     results = [replace(output, expr=folding.values.of(simple.of(output.expr))) for output in results]

@@ -129,3 +129,25 @@ def test_vectors_are_read_of_other_rows() -> None:
     assert "fg::load_vector<4>(x_ptr" in rows.text
     columns, _ = shown_passes(fg.op(lambda x: x[:, 1:] - x[:, :-1], name="columns"), spec, {})
     assert "4 elements a thread" not in columns.text
+
+
+def chosen(x: Any, u: Any) -> Any:
+    """All of it is one row, which only sizes tell."""
+    return torch.where(torch.arange(5) % 1 == 0, u.expand(4, -1), x)
+
+
+DECIDED: dict[str, Function] = {
+    "an extremum": lambda x, u: F.pad(chosen(x, u), (0, 0, 1, 1))[1:-1].amax(1),
+    "beside another": lambda x, u: (chosen(x, u).roll(1, 1).logsumexp(1), chosen(x, u).roll(1, 1).amax(1)),
+    "of each pair": lambda x, u: (chosen(x, u).flip(1)[:, None] - chosen(x, u)).abs().sum(-1).amax(1),
+    "along it": lambda x, u: (chosen(x, u).roll(1, 0).sum(0), chosen(x, u).roll(1, 0).softmax(0)),
+}
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in ("compiled", "halves")])
+@pytest.mark.parametrize("form", DECIDED)
+def test_a_result_of_what_is_the_same_along_its_axis(form: str, mode: str) -> None:
+    """What a forward keeps for its backward has fewer axes then, which it is written along: a second tensor of one name
+    had been written."""
+    given = [draw(4, 5, seed=1), draw(5, seed=2)]
+    MODES[mode](fg.op(DECIDED[form], name="decided"), DECIDED[form], given)
