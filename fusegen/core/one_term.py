@@ -145,8 +145,8 @@ def _where_it_holds(root: Expr, condition: Expr) -> Expr:
         match node:
             case Call("logical_and" | "bitwise_and", (a, b)) if true in (a, b):
                 return b if a == true else a
-            case Call("where", (Const(), a, _)):
-                return a
+            case Call("where", (Const(chosen), a, b)):
+                return a if chosen else b
         return true if node == condition else node
 
     return transform([root], rule)[root]
