@@ -140,7 +140,7 @@ def test_a_result_that_is_read_elsewhere_is_written_once() -> None:
 
 
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in ("compiled", "out", "some", "second")])
+@pytest.mark.parametrize("mode", ["all", "jvp", "halves"])
 @pytest.mark.parametrize("form", STEPS)
 def test_steps_that_are_cut_early_are_torchs(form: str, mode: str) -> None:
     function = steps(STEPS[form][0], min(STEPS[form][1], 3))
