@@ -704,5 +704,5 @@ computed_of: Callable[[Expr], tuple[Expr, ...]] = operator.attrgetter("computed_
 DOT, LOCATED = "dot", "located"
 # The reduction that keeps all of its partial results, and what it takes, of one operand or of two (core/scans).
 SCAN, SCANNED, RECURRENCE = "scan", "scanned", "recurrence"
-# What is computed and stored before anything reads it (core/stored_values).
+# What is computed and stored before anything reads it (fuse/stored_values).
 STORED = "stored"

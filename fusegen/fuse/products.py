@@ -14,7 +14,6 @@ from functools import lru_cache
 
 from fusegen.core import dtypes
 from fusegen.core.casts import rounded, unrounded
-from fusegen.core.cuts import is_cut
 from fusegen.core.declared import without_declared_gradients
 from fusegen.core.dtypes import DType, float32
 from fusegen.core.ir import (
@@ -50,11 +49,11 @@ from fusegen.core.ir import (
 from fusegen.core.one_term import reads, scatters
 from fusegen.core.products import KIND, biases, stored_as
 from fusegen.core.scans import SUMS, How
-from fusegen.core.stored_values import with_stored_values
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.core.text import expr_text, shape_text
 from fusegen.derive.exact import as_written
 from fusegen.derive.guards import without_guards
+from fusegen.fuse.cuts import is_cut
 from fusegen.fuse.rows import in_order
 from fusegen.fuse.scans import (
     MOST_READ,
@@ -69,6 +68,7 @@ from fusegen.fuse.scans import (
     shifted,
     touched,
 )
+from fusegen.fuse.stored_values import with_stored_values
 
 # What scans do with elements, in words.
 SCAN_VERBS = {
@@ -348,7 +348,7 @@ class _Splitter:
         attached = {output.name for outputs in self.attached.values() for output in outputs}
         steps: list[Op | Product] = []
         begun: set[str] = set()
-        last = max(self.level.values())
+        last = max(self.level.values(), default=0)
         multiplied: list[Product] = []
         for level in range(last + 1):
             mine = [o for o in results if self._level(o.expr) == level and o.name not in attached]

@@ -9,10 +9,10 @@ from math import prod
 from typing import Any
 
 from fusegen import pipeline
-from fusegen.core.cuts import is_cut
 from fusegen.core.declared import without_declared_gradients
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Index, Op, Operand, Output, Reduce, Size, axis_name, walk
+from fusegen.fuse.cuts import is_cut
 from fusegen.fuse.schedule import Buffer, Schedule, contiguous
 from fusegen.launch.table_program import Member, TableProgram
 from fusegen.plan.frameworks import Framework, TensorInfo, target_of

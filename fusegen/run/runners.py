@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fusegen.core.cuts import is_cut
 from fusegen.core.ir import Op
+from fusegen.fuse.cuts import is_cut
 from fusegen.run.runner import Runner
 
 

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
-from fusegen.core import dtypes, stored_values
-from fusegen.core.cuts import is_cut
+from fusegen.core import dtypes
+from fusegen.fuse import stored_values
+from fusegen.fuse.cuts import is_cut
 from fusegen.fuse.products import chain
 from fusegen.inspect.passes import shown_passes
 from tests.support.modes import MODES
@@ -110,6 +111,30 @@ def test_each_further_step_is_as_long_as_the_one_before() -> None:
     for step in (diffused, padded, inner):
         lines = [sum(text.count("\n") for text in shown(step, count)) for count in (4, 6, 8)]
         assert lines[2] - lines[1] <= 1.5 * (lines[1] - lines[0]) + 100
+
+
+def laplacian(u: Any) -> Any:
+    return u.roll(1, -1) + u.roll(-1, -1) + u.roll(1, -2) + u.roll(-1, -2) - 4 * u
+
+
+def reaction(a: Any, b: Any) -> Any:
+    """Three steps of Gray and Scott's, whose places in two dimensions share little."""
+    for _ in range(3):
+        r = a * b * b
+        a, b = a + 0.1 * laplacian(a) - r + 0.04 * (1 - a), b + 0.05 * laplacian(b) + r - 0.1 * b
+    return a, b
+
+
+@pytest.mark.parametrize("mode", ["no gradients", "all", "jvp"])
+def test_steps_of_two_fields_are_torchs(mode: str) -> None:
+    MODES[mode](fg.op(reaction, name="reaction"), reaction, [draw(2, 5, 6, seed=1), draw(2, 5, 6, seed=2)])
+
+
+def test_what_has_many_operations_is_several_kernels() -> None:
+    spec = fg.TensorSpec(dtypes.float32, (8, 64, 512))
+    forward, backward = shown_passes(fg.op(reaction, name="reaction"), (spec, spec), {})
+    assert forward.text.count("__global__") == 2 and forward.text.count("\n") < 1000
+    assert backward.text.count("__global__") == 3
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from fusegen.core.ir import Op
 from fusegen.core.one_term import scatters
 from fusegen.core.products import products
 from fusegen.core.scans import scans
-from fusegen.core.stored_values import stores_values
+from fusegen.fuse.stored_values import stores_values
 
 
 def is_cut(op: Op) -> bool:

@@ -14,15 +14,21 @@ from dataclasses import replace
 from functools import lru_cache
 
 from fusegen.core.ir import STORED, Axes, Call, Expr, Factor, Index, Op, Reduce, Ref, Substitution, call, walk
-from fusegen.core.one_term import read_elsewhere, reads
+from fusegen.core.one_term import read_elsewhere, reads, scatters
+from fusegen.core.products import products
+from fusegen.core.scans import scans
 from fusegen.core.subexpressions import introduce_lets, safe_name
+from fusegen.fuse.group import prepared
 
 # Parts of an expression, each counted as often as there are ways to it, that is computed again for each place at which
-# it is read, in an op of one kernel: places that lead back to one element share most of it, and of so many parts a
-# kernel has some hundred lines.
+# it is read, in an op of one kernel.
 MOST_PARTS = 8192
 # The same in an op of several kernels: to store an element and to read it costs as much as some fifty operations.
 MOST_PARTS_BETWEEN = 64
+# From so many parts on it is asked how many operations there are: places that lead back to one element share them.
+# Along one dimension nearly all of them do, along two many do not.
+PARTS_TO_COUNT = 256
+MOST_OPERATIONS = 1536
 
 
 def stores_values(op: Op) -> bool:
@@ -36,11 +42,22 @@ def with_stored_values(op: Op) -> Op:
     if not any(isinstance(node, Index) for node in walk([statement.expr for statement in op.statements])):
         return op
     gathers = reads(op, of_rows=True)
-    if not gathers or _storing(op, gathers, MOST_PARTS) is op:
+    if not gathers or not _is_long(op, gathers):
         return op
     found = _storing(op, gathers, MOST_PARTS_BETWEEN)
     # A gather of a row's sum as well would be none among several steps.
     return found if gathers <= reads(found, of_rows=True) else op
+
+
+def _is_long(op: Op, gathers: Set[str]) -> bool:
+    """Whether its gathers read too much that is computed for them."""
+    if _storing(op, gathers, MOST_PARTS) is not op:
+        return True
+    is_cut = bool(products(op) or scans(op) or scatters(op))
+    if is_cut or _storing(op, gathers, PARTS_TO_COUNT) is op:
+        return False
+    _, reduces, outputs, _ = prepared(op)
+    return sum(1 for _ in walk([item.expr for item in (*reduces, *outputs)])) > MOST_OPERATIONS
 
 
 def _storing(op: Op, gathers: Set[str], most: int) -> Op:
