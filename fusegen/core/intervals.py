@@ -152,12 +152,9 @@ class Deciding:
         match node:
             case Call("ge" | "gt" | "le" | "lt" | "eq" | "ne" as how, (left, right)) if left.dtype is dtypes.int64:
                 return self._compared(node, how, left, right)
-            case Call("bitwise_and", (left, right)) if left.dtype is dtypes.bool_ and not {_TRUE, _FALSE} & {
-                left,
-                right,
-            }:
-                return node  # as it was written
-            case Call("logical_and" | "bitwise_and", (left, right)) if node.dtype is dtypes.bool_:
+            case Call("logical_and" | "bitwise_and" as how, (left, right)) if node.dtype is dtypes.bool_:
+                if how == "bitwise_and" and {_TRUE, _FALSE}.isdisjoint((left, right)):
+                    return node  # as it was written
                 return _FALSE if _FALSE in (left, right) else every(conditions(node))
             case Call("logical_or" | "bitwise_or", (left, right)) if node.dtype is dtypes.bool_:
                 if _TRUE in (left, right):
