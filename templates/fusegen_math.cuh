@@ -18,11 +18,21 @@ FG_DEVICE bool isinf(double x) { return fabs(x) == infinity<double>(); }
 FG_DEVICE bool isfinite(float x) { return fabsf(x) < infinity<float>(); }
 FG_DEVICE bool isfinite(double x) { return fabs(x) < infinity<double>(); }
 
+// The low 16 bits. Compilers make a negation in 16 bits of -x, and ptxas of CUDA 13.0 forgets there to wrap around what
+// is read in 32 bits: -(-32768) was larger than 5. So they are not told what the int is made of.
+FG_DEVICE int16_t to_int16(int x) {
+#ifndef FUSEGEN_EMULATOR
+  asm("" : "+r"(x));
+#endif
+  return int16_t(x);
+}
+
 // Integers wrap around, as in torch. C leaves it undefined where signed ones overflow, and compilers reason from that.
 template <typename T> FG_DEVICE T wrapping_add(T a, T b) { return T(uint64_t(a) + uint64_t(b)); }
 template <typename T> FG_DEVICE T wrapping_sub(T a, T b) { return T(uint64_t(a) - uint64_t(b)); }
 template <typename T> FG_DEVICE T wrapping_mul(T a, T b) { return T(uint64_t(a) * uint64_t(b)); }
 template <typename T> FG_DEVICE T wrapping_neg(T a) { return T(0 - uint64_t(a)); }
+FG_DEVICE int16_t wrapping_neg(int16_t a) { return to_int16(-int(a)); }
 template <typename T> FG_DEVICE T plus(T a, T b) {
   if constexpr (T(0.5) == T(0)) return wrapping_add(a, b);
   else return T(a + b);
@@ -273,7 +283,7 @@ FG_DEVICE float floor_divide(float a, float b) {
 FG_DEVICE double floor_divide(double a, double b) { return float_floor_divide(a, b); }
 template <typename T> FG_DEVICE T floor_divide(T a, T b) {
   if (b == T(0)) return T(0);
-  if (is_minus_one(b)) return T(0 - uint64_t(a));
+  if (is_minus_one(b)) return wrapping_neg(a);
   return T(a / b - (a % b != T(0) && (a < T(0)) != (b < T(0))));
 }
 

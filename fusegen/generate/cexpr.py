@@ -164,7 +164,7 @@ class Printer:
         """What an operator leaves: C computes small integers and bools in int, where true + true is 2; torch wraps
         around in the tensor's own dtype, and has true."""
         is_int = expr.dtype in _SMALL_INTEGERS or (expr.dtype is dtypes.bool_ and expr.function in ("add", "mul"))
-        return (f"{_ctype(expr.dtype)}({text})", _ATOM) if is_int else (text, level)
+        return (_converted(expr.dtype, text), _ATOM) if is_int else (text, level)
 
     def _power(self, expr: Call) -> tuple[str, int]:
         (base,) = expr.args
@@ -204,7 +204,7 @@ class Printer:
             return f"fg::byte_to_float<{_ctype(inner.dtype)}>({text})", _ATOM
         if self.few and expr.dtype.is_float and inner.dtype is dtypes.int64 and _fits_int(inner):
             text = self._in_ints(inner)[0]
-        return f"{_ctype(expr.dtype)}({text})", _ATOM
+        return (f"{_ctype(expr.dtype)}({text})" if inner.dtype.is_float else _converted(expr.dtype, text)), _ATOM
 
 
 # The largest position of a kernel that counts in ints (fuse/schedule.index_type).
@@ -250,6 +250,11 @@ def _is_usual(expr: Expr) -> TypeGuard[Const]:
 def _wrap(printed: tuple[str, int], least: int) -> str:
     text, level = printed
     return text if level >= least else f"({text})"
+
+
+def _converted(dtype: DType, text: str) -> str:
+    """An integer in another dtype, or the int that C makes of arithmetic of small ones in theirs."""
+    return f"fg::to_int16({text})" if dtype is dtypes.int16 else f"{_ctype(dtype)}({text})"
 
 
 def _ctype(dtype: DType) -> str:

@@ -200,7 +200,15 @@ def test_minus_wraps_around_in_its_own_dtype(dtype: torch.dtype) -> None:
     x = torch.tensor([low, high, 0, 1, 7], dtype=dtype)
 
     def of(x: Any) -> tuple[Any, ...]:
-        return -x < 0, -x > 5, (-x).to(torch.float64), -x // 3, torch.where(x > 0, -x, 1) > 2, (-x).sum()
+        minus = (-x, x * -1, 0 - x, ~x + 1, -(x + x), torch.neg(x.int()).to(x.dtype), abs(x), x // -1)
+        return (
+            *(m > 5 for m in minus),
+            *(m.double() for m in minus),
+            -x < 0,
+            -x // 3,
+            torch.where(x > 0, -x, 1) > 2,
+            (-x).sum(),
+        )
 
     for found, expected in zip(fg.op(of, name="minus")(x), of(x), strict=True):
         assert found.dtype is expected.dtype and torch.equal(found, expected)
