@@ -164,6 +164,8 @@ class Deciding:
                 return _FALSE if value else _TRUE
             case Call("where", (Const(chosen), one, other)):
                 return one if chosen else other
+            case Call("where", (_, one, other)) if one is other:
+                return one
             case Call("where", (outer, Call("where", (inner, value, Const() as zero)), Const() as other)) if (
                 zero == other
             ):

@@ -9,26 +9,51 @@ stored, and what reads it is another step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from functools import lru_cache
 
-from fusegen.core.ir import STORED, Axes, Call, Expr, Factor, Index, Op, Reduce, Ref, Substitution, call, walk
+from fusegen.core.ir import (
+    STORED,
+    Axes,
+    Call,
+    Expr,
+    Factor,
+    Index,
+    Op,
+    Operand,
+    Output,
+    Reduce,
+    Ref,
+    Substitution,
+    Tensorlike,
+    axis_order,
+    call,
+    refs,
+    walk,
+)
 from fusegen.core.one_term import read_elsewhere, reads, scatters
 from fusegen.core.products import products
 from fusegen.core.scans import scans
-from fusegen.core.subexpressions import introduce_lets, safe_name
+from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.fuse.group import prepared
+from fusegen.fuse.kernel import Gathered
+from fusegen.fuse.work import work_of_op
 
 # Parts of an expression, each counted as often as there are ways to it, that is computed again for each place at which
-# it is read, in an op of one kernel.
+# it is read, in an op of one kernel. What is longer takes too long to derive and to compile, whatever it costs to run.
 MOST_PARTS = 8192
-# The same in an op of several kernels: to store an element and to read it costs as much as some fifty operations.
-MOST_PARTS_BETWEEN = 64
-# From so many parts on it is asked how many operations there are: places that lead back to one element share them.
-# Along one dimension nearly all of them do, along two many do not.
-PARTS_TO_COUNT = 256
-MOST_OPERATIONS = 1536
+# The same in an op of several kernels, of which the cheapest is taken.
+MOST_PARTS_BETWEEN = (64, 16)
+# Instructions in which a GPU moves a byte (an H200: 132 SMs issue 128 at 1.75 GHz, and its memory moves 4.3 TB/s): to
+# store a float and to read it again costs as much as some fifty.
+INSTRUCTIONS_PER_BYTE = 7
+# Instructions that as many threads issue while the first cache answers one read of a vector's element at its own place.
+READ = 5
+# Of the costs of one kernel: what is counted is not exact, so that several have to be clearly cheaper.
+CLEARLY = 0.8
+# Elements along every axis of an op whose costs are compared: what matters is what varies along which of them.
+_SIZE = 64
 
 
 def stores_values(op: Op) -> bool:
@@ -42,22 +67,65 @@ def with_stored_values(op: Op) -> Op:
     if not any(isinstance(node, Index) for node in walk([statement.expr for statement in op.statements])):
         return op
     gathers = reads(op, of_rows=True)
-    if not gathers or not _is_long(op, gathers):
-        return op
-    found = _storing(op, gathers, MOST_PARTS_BETWEEN)
     # A gather of a row's sum as well would be none among several steps.
-    return found if gathers <= reads(found, of_rows=True) else op
+    several = [
+        found
+        for found in dict.fromkeys(_storing(op, gathers, most) for most in MOST_PARTS_BETWEEN if gathers)
+        if found is not op and gathers <= reads(found, of_rows=True)
+    ]
+    if not several:
+        return op
+    is_too_long = _storing(op, gathers, MOST_PARTS) is not op
+    if not is_too_long and (products(op) or scans(op) or scatters(op)):
+        return op
+    costs = {found: _cost(found) for found in several}
+    best = min(several, key=costs.__getitem__)
+    return best if is_too_long or costs[best] < CLEARLY * _cost(op) else op
 
 
-def _is_long(op: Op, gathers: Set[str]) -> bool:
-    """Whether its gathers read too much that is computed for them."""
-    if _storing(op, gathers, MOST_PARTS) is not op:
-        return True
-    is_cut = bool(products(op) or scans(op) or scatters(op))
-    if is_cut or _storing(op, gathers, PARTS_TO_COUNT) is op:
-        return False
-    _, reduces, outputs, _ = prepared(op)
-    return sum(1 for _ in walk([item.expr for item in (*reduces, *outputs)])) > MOST_OPERATIONS
+def _cost(op: Op) -> float:
+    """Instructions of an op's kernels, each of which waits for the longer of its arithmetic and its memory."""
+    reduces, outputs = op.expand()
+    level: dict[str, int] = {}
+    kept: dict[int, list[Output]] = {}
+    operands = dict[str, Operand]()
+    axes = op.axes_of()
+    for reduce in reduces:
+        mine = max((level.get(ref.name, 0) for ref in refs(reduce.expr)), default=0)
+        level[reduce.name] = mine + (reduce.kind == STORED)
+        if reduce.kind == STORED:
+            factor = reduce.expr.children[0]
+            shape = tuple(sorted(axes[reduce.name], key=axis_order))
+            operands[reduce.name] = Operand(reduce.name, factor.dtype, shape)
+            kept.setdefault(mine, []).append(Output(f"{reduce.name}_out", factor.children[0], factor.dtype, shape))
+    for output in outputs:
+        mine = max((level.get(ref.name, 0) for ref in refs(output.expr)), default=0)
+        kept.setdefault(mine, []).append(output)
+    statements = [reduce for reduce in reduces if reduce.kind != STORED]
+    cut = replace(op, operands=(*op.operands, *operands.values()))
+    return sum(_cost_of_kernels(cut.with_statements(live_reduces(statements, step), step)) for step in kept.values())
+
+
+def _cost_of_kernels(op: Op) -> float:
+    read, reduces, outputs, axes = prepared(op)
+    sizes = dict.fromkeys({axis for of in axes.values() for axis in of}, _SIZE)
+    needed = {ref.name for ref in refs(*(item.expr for item in (*reduces, *outputs)))}
+    tensors, elsewhere = dict[str, Tensorlike](), 0
+    for operand in read.operands:
+        if operand.name in needed:
+            if isinstance(operand, Gathered):
+                elsewhere += READ * _elements(axes[operand.name])
+            while isinstance(operand, Gathered):
+                operand = operand.table
+            tensors[operand.base] = operand
+    written = {(output.expr, output.dtype): output for output in outputs}  # a result that is stored is stored once
+    things = (*tensors.values(), *written.values())
+    moved = sum(thing.dtype.size * _elements(filter(None, thing.shape)) for thing in things)
+    return max(work_of_op(op, sizes).issued + elsewhere, INSTRUCTIONS_PER_BYTE * moved)
+
+
+def _elements(axes: Iterable[str]) -> int:
+    return _SIZE ** len(set(axes))
 
 
 def _storing(op: Op, gathers: Set[str], most: int) -> Op:

@@ -101,9 +101,16 @@ def shown(step: Step, count: int) -> tuple[str, str]:
     return forward.text, backward.text
 
 
-def test_a_few_steps_are_one_kernel() -> None:
-    for text in (*shown(diffused, 2), *shown(padded, 3)):
-        assert text.count("__global__") == 1
+def heated(x: Any) -> Any:
+    return x + 0.1 * (x.roll(1, -1) + x.roll(-1, -1) - 2 * x)
+
+
+def test_steps_are_one_kernel_as_long_as_memory_takes_longer() -> None:
+    """Than what is computed for each place anew: a value that is stored is written and read."""
+    for count in (1, 2, 3):
+        assert [text.count("__global__") for text in shown(heated, count)] == [1, 1]
+    assert [text.count("__global__") for text in shown(diffused, 1)] == [1, 1]
+    assert shown(diffused, 2)[0].count("__global__") == 2  # three places of a tanh, or one and a tensor more
 
 
 def test_each_further_step_is_as_long_as_the_one_before() -> None:
@@ -133,14 +140,14 @@ def test_steps_of_two_fields_are_torchs(mode: str) -> None:
 def test_what_has_many_operations_is_several_kernels() -> None:
     spec = fg.TensorSpec(dtypes.float32, (8, 64, 512))
     forward, backward = shown_passes(fg.op(reaction, name="reaction"), (spec, spec), {})
-    assert forward.text.count("__global__") == 2 and forward.text.count("\n") < 1000
-    assert backward.text.count("__global__") == 3
+    assert forward.text.count("__global__") == 3 and forward.text.count("\n") < 500
+    assert backward.text.count("__global__") == 4 and backward.text.count("\n") < 2000
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Less is long than usually."""
-    monkeypatch.setattr(stored_values, "MOST_PARTS", stored_values.MOST_PARTS_BETWEEN)
+    monkeypatch.setattr(stored_values, "MOST_PARTS", min(stored_values.MOST_PARTS_BETWEEN))
     for known in (stored_values.with_stored_values, chain):
         known.cache_clear()
     yield
@@ -160,8 +167,9 @@ def test_a_result_that_is_read_elsewhere_is_written_once() -> None:
     forward, _ = shown_passes(fg.op(both, name="both"), (spec,), {})
     found = chain(forward.op)
     assert is_cut(forward.op) and found is not None
-    assert [[o.name for o in step.outputs] for step in found.fused_ops] == [["out_0"], ["out_1"]]
-    assert not found.intermediates
+    first, *others = ([output.name for output in step.outputs] for step in found.fused_ops)
+    assert others == [["out_0"], ["out_1"]]
+    assert [operand.name for operand in found.intermediates] == first
 
 
 @pytest.mark.usefixtures("short")
