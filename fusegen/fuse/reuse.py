@@ -2,15 +2,16 @@
 
 A row is traversed once for each level of its reductions and once for its results, and what a traversal reads of an
 element is computed anew: memory has been read, so that mostly costs nothing. Where it is much (a division, a hyperbolic
-tangent), each traversal but the first is spent on numbers that the thread has had before.
+tangent), each traversal but the first is spent on numbers that the thread has had before. So it is where a traversal
+reads again what all rows have in common (a norm's weights): the first cache answers a warp in as many cycles as four
+instructions of each of its threads take, and in four times as many where a row lies askew to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fusegen.core import locks
 from fusegen.core.ir import Axes, Call, Let, Output, Reduce, names_read, walk
 from fusegen.fuse import cost
 from fusegen.fuse.row_kernel import RowKernel, coupled
@@ -63,22 +64,26 @@ class Reuse:
 
     def __init__(self, kernel: RowKernel) -> None:
         self.kernel, self.passes = kernel, traversals(kernel)
+        self._known: dict[tuple[tuple[str, int], ...], _Costs] = {}
 
-    @locks.cached_property
-    def _costs(self) -> _Costs:
-        return _Costs(self.kernel, self.passes)
+    def _costs(self, reads: Mapping[str, int]) -> _Costs:
+        found = self._known.get(tuple(reads.items()))
+        if found is None:
+            found = self._known[tuple(reads.items())] = _Costs(self.kernel, self.passes, reads)
+        return found
 
-    def kept(self, bytes_moved: int, elements: int, room: int) -> tuple[str, ...]:
+    def kept(self, bytes_moved: int, elements: int, room: int, reads: Mapping[str, int]) -> tuple[str, ...]:
         """The names of intermediates that a thread keeps.
 
         Args:
             bytes_moved: of all operands and results, for one element of the space.
             elements: of a row that a thread has.
             room: registers that it can have for intermediates.
+            reads: operands that each traversal reads anew, and what it costs.
         """
         if len(self.passes) < 2 or room < elements:
             return ()
-        costs = self._costs
+        costs = self._costs(reads)
         work, kept = costs.of(0), list[str]()
         if work < BOUND_BY_ARITHMETIC * bytes_moved:
             return ()
@@ -93,24 +98,28 @@ class Reuse:
             work, room = tried[best], room - names[best] * elements
         return tuple(kept)
 
-    def cost(self, kept: Iterable[str]) -> int:
+    def cost(self, kept: Iterable[str], reads: Mapping[str, int]) -> int:
         """`Function.cost` of all traversals of an element, where a thread keeps these."""
-        return self._costs.of(self._costs.bits(kept))
+        costs = self._costs(reads)
+        return costs.of(costs.bits(kept))
 
 
 class _Costs:
     """What all traversals compute at an element, by which intermediates are kept: a set of these is a number."""
 
-    def __init__(self, kernel: RowKernel, passes: Sequence[Traversal]) -> None:
+    def __init__(self, kernel: RowKernel, passes: Sequence[Traversal], reads: Mapping[str, int]) -> None:
         self.lets = list(dict.fromkeys([let for step in passes for let in step.lets]))
-        self.bit = {let.name: 1 << number for number, let in enumerate(self.lets)}
-        self.cost = _own_costs(kernel, self.lets)
-        self.reads = {let.name: self.bits(names_read([let])) for let in self.lets}
-        # Of each traversal what its items read, and its lets, the last first.
+        self.bit = {name: 1 << number for number, name in enumerate([*(let.name for let in self.lets), *reads])}
+        self.cost = {**_own_costs(kernel, self.lets), **reads}
+        self.reads = {**{let.name: self.bits(names_read([let])) for let in self.lets}, **dict.fromkeys(reads, 0)}
+        # Of each traversal what its items read, and its lets, the last first, and then what these read.
         self.steps = [
             (
                 self.bits(names_read(step.items)),
-                [(self.bit[let.name], self.reads[let.name], self.cost[let.name]) for let in reversed(step.lets)],
+                [
+                    (self.bit[name], self.reads[name], self.cost[name])
+                    for name in (*(let.name for let in reversed(step.lets)), *reads)
+                ],
             )
             for step in passes
         ]
@@ -146,7 +155,7 @@ class _Costs:
         for let in self.lets:
             behind[let.name] = self.cost[let.name]
             for name in names_read([let]):
-                behind[let.name] += behind.get(name, 0)
+                behind[let.name] += behind.get(name, self.cost.get(name, 0))
         saved = {let: (counts[let.name] - 1) * behind[let.name] for let in self.lets if let.expr.dtype.is_float}
         best = sorted([let for let in saved if saved[let] >= LEAST_SAVED], key=lambda let: -saved[let])
         return {let.name: -(-let.expr.dtype.size // 4) for let in best[:CANDIDATES]}

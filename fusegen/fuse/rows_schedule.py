@@ -102,6 +102,9 @@ MORE_THREADS = 1.5
 FEWER_IDLE = 0.75
 # How many of its steps a row must spare before it goes without vectors.
 FEWER_STEPS = 0.85
+# Instructions of each thread that take as long as a warp's read of vectors' elements, one at a time: it touches four
+# times as many lines of the first cache as it reads. A read of neighbours takes as many as each has bytes.
+ASKEW = 16
 # Blocks that take row tiles.
 ROW_TILE_BLOCKS = 264
 
@@ -238,9 +241,10 @@ def schedule_rows(
         vector, placements = wider, aligned
         streams = _streams(kernel, placements, sliced, len(kept))
     else:
-        every = reuse.kept(_moved(kernel, streams, buffers), 1, REGISTERS)
+        every = reuse.kept(_moved(kernel, streams, buffers), 1, REGISTERS, {})
         keeping = _Keeping(
-            lambda shape: reuse.cost(planned(shape, KernelChoices({})).reused), reuse.cost(every) if every else 0
+            lambda shape: reuse.cost(planned(shape, KernelChoices({})).reused, {}),
+            reuse.cost(every, {}) if every else 0,
         )
         width = _width(streams, buffers) * vector
         shape = _shape(kernel, n // vector, width, vector, chip, choices, keeping=keeping)
@@ -611,7 +615,19 @@ def _reused(
 ) -> tuple[str, ...]:
     """What a thread keeps of its elements beside what it has read, as far as a block's registers go."""
     room = min(MOST_REGISTERS, REGISTERS // (plan.threads * plan.rows)) - registers(kernel, plan)
-    return reuse.kept(_moved(kernel, streams, buffers), plan.vector * plan.vectors_per_thread, room)
+    reads = _read_anew(kernel, plan)
+    return reuse.kept(_moved(kernel, streams, buffers), plan.vector * plan.vectors_per_thread, room, reads)
+
+
+def _read_anew(kernel: RowKernel, plan: RowSchedule) -> dict[str, int]:
+    """What a thread reads in each traversal, and the instructions that it could issue meanwhile, for an element."""
+    known, found = {*kept_in_registers(kernel, plan), *kept_for_all(kernel, plan)}, dict[str, int]()
+    for operand in kernel.tensors:
+        placement = plan.placement(operand.name)
+        if operand.name not in known and any(move != "0" for move in placement.moves[plan.loops :]):
+            askew = plan.vector > 1 and placement.access is Access.STRIDED
+            found[operand.name] = ASKEW if askew else 1 if placement.access is Access.SPLAT else operand.dtype.size
+    return found
 
 
 def _moved(kernel: RowKernel, streams: Sequence[Placement], buffers: Mapping[str, Buffer]) -> int:

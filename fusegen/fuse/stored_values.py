@@ -125,7 +125,7 @@ def _cost_of_kernels(op: Op) -> float:
 
 
 def _elements(axes: Iterable[str]) -> int:
-    return _SIZE ** len(set(axes))
+    return int(_SIZE ** len(set(axes)))
 
 
 def _storing(op: Op, gathers: Set[str], most: int) -> Op:

@@ -228,7 +228,7 @@ def schedule_strided_rows(
     )  # fmt: skip
     moved = sum(buffers[name].dtype.size for name in {*streams, *(o.name for o in kernel.pointwise)})
     room = min(MOST_REGISTERS, REGISTERS // plan.threads) - registers(kernel, plan)
-    kept_on = Reuse(kernel).kept(moved, plan.vector * plan.vectors_per_thread, room)
+    kept_on = Reuse(kernel).kept(moved, plan.vector * plan.vectors_per_thread, room, {})
     plan = replace(plan, reused=kept_on if kept_on and choices.ask("keep", True) else ())
     blocks, most = shape.blocks(m), SUMMING_BLOCKS if plan.persistent else MOST_THREADS
     own = min(most, resident(kernel, plan))

@@ -19,9 +19,10 @@
 //   sum_d_bias = sum[d3, d4](d_out)
 //   sum_d_weight_by_share = sum_d_weight
 //   sum_d_bias_by_share = sum_d_bias
-// rows: 224 threads a row over D2, D3, D4, which stays in shared memory: read once; leaves sum_d_weight_by_share,
-//     sum_d_bias_by_share, a number for each run over D3, D4, which a second kernel adds up over rows
-extern "C" __global__ __launch_bounds__(224, 6)
+// rows: 224 threads a row over D2, D3, D4, which stays in shared memory: read once; prod_d_out_weight kept between its
+//     traversals; leaves sum_d_weight_by_share, sum_d_bias_by_share, a number for each run over D3, D4, which a second
+//     kernel adds up over rows
+extern "C" __global__ __launch_bounds__(224, 3)
 void group_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,             // [D0, D1, D2, D3, D4]
                                       const bf16* __restrict__ weight_ptr,            // [D1, D2]
                                       const bf16* __restrict__ d_out_ptr,             // [D0, D1, D2, D3, D4]
@@ -49,7 +50,7 @@ void group_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       
   const int j0 = rest;
   const float total = fg::load(total_ptr + j0 * total_stride0 + j1);
   const float deviation = fg::load(deviation_ptr + j0 * deviation_stride0 + j1);
-#pragma unroll 2
+#pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = 8 * (224 * part + threadIdx.x);
     if (at < end) {
@@ -70,7 +71,8 @@ void group_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       
 
   float d_deviation = 0;
   float d_total = 0;
-#pragma unroll 2
+  fg::Vec<float, 8> prod_d_out_weight_row[4];
+#pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = 8 * (224 * part + threadIdx.x);
     if (at >= end) break;
@@ -85,6 +87,7 @@ void group_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       
       const float input = input_v[k];
       const float d_out = d_out_v[k];
       const float prod_d_out_weight = d_out * weight;
+      prod_d_out_weight_row[part][k] = prod_d_out_weight;
       const float diff_input_mean = input - mean;
       d_deviation += prod_d_out_weight * diff_input_mean;
       d_total += prod_d_out_weight;
@@ -94,7 +97,7 @@ void group_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       
   const float prod = d_deviation * (rstd * rstd * rstd) * ratio_value;
   const float prod_d_total = d_total * (rstd * ratio_value);
 
-#pragma unroll 2
+#pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = 8 * (224 * part + threadIdx.x);
     if (at >= end) break;
@@ -102,7 +105,6 @@ void group_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       
     const int j3 = fg::take(rest, n3);
     const int j2 = rest;
     const auto input_v = fg::widen(input_row[part][thread]);
-    const float weight = fg::load(weight_ptr + j1 * weight_stride1 + j2);
     const auto d_out_v = fg::widen(d_out_row[part][thread]);
     fg::Vec<float, 8> d_input_v;
     float sum_d_weight_part = 0;
@@ -111,7 +113,7 @@ void group_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      const float prod_d_out_weight = d_out * weight;
+      const float prod_d_out_weight = prod_d_out_weight_row[part][k];
       const float diff_input_mean = input - mean;
       const float y = diff_input_mean * rstd;
       d_input_v[k] = prod_d_out_weight * rstd - diff_input_mean * prod - prod_d_total;

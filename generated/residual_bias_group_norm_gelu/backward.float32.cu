@@ -41,9 +41,9 @@
 //   sum_d_weight = sum[d3, d4](d_out * (prod_4_2 + y * erfc_value * 0.5))
 //   sum_d_bias_by_share = sum_d_bias
 //   sum_d_weight_by_share = sum_d_weight
-// rows: 4 blocks of 224 threads a row over D2, D3, D4, which stays in shared memory: read once; erfc_value, prod kept
-//     between its traversals; leaves sum_d_bias_by_share, sum_d_weight_by_share, a number for each run over D3, D4,
-//     which a second kernel adds up over rows
+// rows: 4 blocks of 224 threads a row over D2, D3, D4, which stays in shared memory: read once; erfc_value, prod,
+//     diff_total_2_mean kept between its traversals; leaves sum_d_bias_by_share, sum_d_weight_by_share, a number for
+//     each run over D3, D4, which a second kernel adds up over rows
 extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(224, 4)
 void residual_bias_group_norm_gelu_backward_f32_d_input(
     const float* __restrict__ input_ptr,            // [D0, D1, D2, D3, D4]
@@ -111,6 +111,7 @@ void residual_bias_group_norm_gelu_backward_f32_d_input(
 
   float d_deviation = 0;
   float d_total = 0;
+  fg::Vec<float, 4> diff_total_2_mean_row[2];
   fg::Vec<float, 4> prod_row[2];
   fg::Vec<float, 4> erfc_value_row[2];
 #pragma unroll
@@ -132,6 +133,7 @@ void residual_bias_group_norm_gelu_backward_f32_d_input(
       const float d_out = d_out_v[k];
       const float total_2 = input + bias + residual;
       const float diff_total_2_mean = total_2 - mean;
+      diff_total_2_mean_row[part][k] = diff_total_2_mean;
       const float y = diff_total_2_mean * rstd;
       const float result_ = y * weight;
       const float prod_result = 0.5f * result_;
@@ -157,9 +159,6 @@ void residual_bias_group_norm_gelu_backward_f32_d_input(
     int rest = at;
     const int j3 = fg::take(rest, n3);
     const int j2 = rest;
-    const auto input_v = fg::widen(input_row[part][thread]);
-    const float bias = fg::load(bias_ptr + j1 * bias_stride1 + j2);
-    const auto residual_v = fg::widen(residual_row[part][thread]);
     const float weight = fg::load(weight_ptr + j1 * weight_stride1 + j2);
     const auto d_out_v = fg::widen(d_out_row[part][thread]);
     fg::Vec<float, 4> d_input_v;
@@ -167,11 +166,8 @@ void residual_bias_group_norm_gelu_backward_f32_d_input(
     float sum_d_weight_part = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const float input = input_v[k];
-      const float residual = residual_v[k];
       const float d_out = d_out_v[k];
-      const float total_2 = input + bias + residual;
-      const float diff_total_2_mean = total_2 - mean;
+      const float diff_total_2_mean = diff_total_2_mean_row[part][k];
       const float y = diff_total_2_mean * rstd;
       const float prod = prod_row[part][k];
       const float prod_weight = weight * prod;

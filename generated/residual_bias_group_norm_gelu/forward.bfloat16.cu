@@ -12,8 +12,8 @@
 //   y = (total_2 - mean) * rstd
 //   result_ = y * weight
 //   out = 0.5 * result_ * erfc(-0.7071067811865476 * result_)
-// rows: 224 threads a row over D2, D3, D4, which stays in shared memory: read once
-extern "C" __global__ __launch_bounds__(224, 6)
+// rows: 224 threads a row over D2, D3, D4, which stays in shared memory: read once; total_2 kept between its traversals
+extern "C" __global__ __launch_bounds__(224, 3)
 void residual_bias_group_norm_gelu_forward_bf16(const bf16* __restrict__ input_ptr,     // [D0, D1, D2, D3, D4]
                                                 const bf16* __restrict__ bias_ptr,      // [D1, D2]
                                                 const bf16* __restrict__ residual_ptr,  // [D0, D1, D2, D3, D4]
@@ -34,7 +34,7 @@ void residual_bias_group_norm_gelu_forward_bf16(const bf16* __restrict__ input_p
   int rest = row;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
-#pragma unroll 2
+#pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = 8 * (224 * part + threadIdx.x);
     if (at < end) {
@@ -51,7 +51,8 @@ void residual_bias_group_norm_gelu_forward_bf16(const bf16* __restrict__ input_p
   const float value = float(D2 * D3 * D4);
 
   float total = 0;
-#pragma unroll 2
+  fg::Vec<float, 8> total_2_row[4];
+#pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = 8 * (224 * part + threadIdx.x);
     if (at >= end) break;
@@ -66,6 +67,7 @@ void residual_bias_group_norm_gelu_forward_bf16(const bf16* __restrict__ input_p
       const float input = input_v[k];
       const float residual = residual_v[k];
       const float total_2 = input + bias + residual;
+      total_2_row[part][k] = total_2;
       total += total_2;
     }
   }
@@ -73,21 +75,13 @@ void residual_bias_group_norm_gelu_forward_bf16(const bf16* __restrict__ input_p
   const float deviation_mean = fg::divide_by_count(total, float(n));
   float deviation = 0;
   fg::read_again();
-#pragma unroll 2
+#pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = 8 * (224 * part + threadIdx.x);
     if (at >= end) break;
-    int rest = at;
-    fg::take(rest, n3);
-    const int j2 = rest;
-    const auto input_v = fg::widen(input_row[part][thread]);
-    const float bias = fg::load(bias_ptr + j1 * bias_stride1 + j2);
-    const auto residual_v = fg::widen(residual_row[part][thread]);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      const float input = input_v[k];
-      const float residual = residual_v[k];
-      const float total_2 = input + bias + residual;
+      const float total_2 = total_2_row[part][k];
       const float away = total_2 - deviation_mean;
       deviation += away * away;
     }
@@ -96,23 +90,18 @@ void residual_bias_group_norm_gelu_forward_bf16(const bf16* __restrict__ input_p
   const float mean = fg::divide(total, value);
   const float rstd = rsqrtf(fg::divide(deviation, value) + eps);
 
-#pragma unroll 2
+#pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = 8 * (224 * part + threadIdx.x);
     if (at >= end) break;
     int rest = at;
     const int j3 = fg::take(rest, n3);
     const int j2 = rest;
-    const auto input_v = fg::widen(input_row[part][thread]);
-    const float bias = fg::load(bias_ptr + j1 * bias_stride1 + j2);
-    const auto residual_v = fg::widen(residual_row[part][thread]);
     const float weight = fg::load(weight_ptr + j1 * weight_stride1 + j2);
     fg::Vec<float, 8> out_v;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      const float input = input_v[k];
-      const float residual = residual_v[k];
-      const float total_2 = input + bias + residual;
+      const float total_2 = total_2_row[part][k];
       const float y = (total_2 - mean) * rstd;
       const float result_ = y * weight;
       out_v[k] = 0.5f * result_ * fg::fast_erfc(-0.7071067811865476f * result_);

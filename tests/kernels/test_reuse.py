@@ -96,6 +96,24 @@ def test_what_memory_takes_longer_for_is_computed_again() -> None:
     assert not kernel.schedule.reused
 
 
+def weighted_twice(x: Any, w: Any) -> Any:
+    """A norm of a norm, which has weights."""
+    v = torch.nn.functional.rms_norm(x, (x.shape[-1],), w, 1e-6)
+    return (v - v.mean(-1, keepdim=True)) * torch.rsqrt(v.var(-1, keepdim=True) + 1e-5)
+
+
+@pytest.mark.parametrize(("columns", "dtype"), [(197, F32), (4097, BF16)], ids=str)
+def test_what_all_rows_have_in_common_is_read_once(columns: int, dtype: torch.dtype) -> None:
+    """By one traversal, whose products the others take: where rows lie askew to it, that is slow."""
+    (kernel,) = kernels(
+        fg.op(weighted_twice), torch.empty(512, columns, dtype=dtype), torch.empty(columns, dtype=dtype)
+    )
+    assert kernel.schedule.reused and len(re.findall(r"auto w_v =", kernel.rendered.text)) == 1
+    x, w = draw(5, columns), draw(columns, seed=1)
+    ours, theirs = gradients(fg.op(weighted_twice), [x, w]), gradients(weighted_twice, [x, w])
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
 def test_strided_rows_keep_them_too() -> None:
     op = fg.op(lambda x: standardized(fg, x, 1.0, 1), name="strided")
     x = torch.empty(2, 19, 64, 64)
