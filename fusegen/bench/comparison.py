@@ -131,6 +131,13 @@ class Comparison:
             else:
                 self.implementations.append(other)
 
+    def run(self, passes: Sequence[str]) -> None:
+        """Each of these passes once, by every implementation in torch: what these compile is in their caches then."""
+        for implementation in self.implementations:
+            if isinstance(implementation, InTorch):
+                for which in passes:
+                    implementation.work(self.inputs, which)
+
     def time(self, clock: Clock, which: str, extra: Mapping[str, Callable[[], Any]] | None = None) -> dict[str, float]:
         """Microseconds of one pass by implementation. Those in torch take turns; others have streams of their own.
 

@@ -2,6 +2,7 @@
 
 While tuning: ``python -m tools.bench --only "layer_norm.*4096" --no-peers``, or ``--only products``. The whole takes
 some ten minutes; ``--parts rows,products --write docs/performance.md`` replaces these sections and leaves the others.
+``--jobs N`` first runs every row once in N processes, so that none of these waits for torch.compile.
 The charts beside the page are drawn of its numbers, with it or later: ``--charts docs/performance.md``.
 """
 
@@ -12,15 +13,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from fusegen.bench.baselines import NAMES, choose
+from fusegen.bench.comparison import Comparison
 from fusegen.core.errors import FusegenError
 from fusegen.matmul.libraries.stopwatch import Stopwatch
 from fusegen.native import module as native
-from tools.bench import charts, cold, host, kernels, linear_model, products, report
+from tools.bench import charts, cold, host, kernels, linear_model, products, report, rows_products
 from tools.bench.report import PARTS, Page
-from tools.bench.rows import fits, matching, matching_products
+from tools.bench.rows import ROWS, fits, matching, matching_products
 
 
 def main() -> int:
@@ -37,6 +40,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="without what compiles: torch.compile and JAX")
     parser.add_argument("--autotune", action="store_true", help="torch.compile's search for kernels as well: minutes")
     parser.add_argument("--repeats", type=int, default=30, help="timed calls of each pass")
+    parser.add_argument("--jobs", type=int, default=0, help="processes that fill compilers' caches before")
     parser.add_argument("--parts", metavar="NAMES", help=f"some of {', '.join(PARTS)}, separated by commas")
     parser.add_argument("--write", type=Path, help="put what was measured into this page (docs/performance.md)")
     parser.add_argument("--charts", metavar="PAGE", type=Path, help="measure nothing: draw the charts of this page")
@@ -77,16 +81,20 @@ def draw_charts(page: Path) -> int:
 def measure(parts: Sequence[str], page: Page, wanted: Sequence[str], options: argparse.Namespace) -> dict[str, str]:
     """One part after the other; rows that failed, with their errors."""
     native.awaited()  # no first step is timed together with its build, which no user's first call waits for
+    rows = matching(options.only) if "rows" in parts else []
+    layers = matching_products(options.only) if "products" in parts else []
+    comparisons = [(row.title, partial(_of_row, row.title, wanted), row.passes) for row in rows]
+    comparisons += [(layer.title, partial(_of_layer, layer.title, wanted), layer.passes) for layer in layers]
+    kernels.fill_in_parallel(options.jobs, comparisons)
     watch = Stopwatch(options.repeats)
     bandwidth = kernels.copy_bandwidth(watch)
     failed: dict[str, str] = {}
     if "rows" in parts:
-        run = kernels.measure(matching(options.only), wanted, watch, bandwidth)
+        run = kernels.measure(rows, wanted, watch, bandwidth)
         page.put("rows", report.rows(run))
         failed |= run.failed
     if "products" in parts:
-        rows = matching_products(options.only)
-        run = products.measure(rows, wanted, watch, bandwidth, autotune=options.autotune)
+        run = products.measure(layers, wanted, watch, bandwidth, autotune=options.autotune)
         page.put("products", products.section(run))
         failed |= run.failed
     if "model" in parts and fits(linear_model.TITLE, options.only):
@@ -103,6 +111,17 @@ def measure(parts: Sequence[str], page: Page, wanted: Sequence[str], options: ar
     if "models" in parts:
         page.put("models", report.models(_printed("models")))
     return failed
+
+
+def _of_row(title: str, wanted: Sequence[str]) -> Comparison:
+    """By its title, which another process is told."""
+    (row,) = (row for row in ROWS if row.title == title)
+    return kernels.comparison_of(row, wanted)
+
+
+def _of_layer(title: str, wanted: Sequence[str]) -> Comparison:
+    (row,) = (row for row in rows_products.ROWS if row.title == title)
+    return products.comparison_of(row, wanted, "cuda")
 
 
 def _printed(module: str, *arguments: str) -> str:

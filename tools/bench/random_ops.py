@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import multiprocessing
 import os
 import random
 import sys
@@ -313,18 +312,8 @@ def measure(ops: Sequence[RandomOp], wanted: Sequence[str], clock: Clock, bandwi
     return table
 
 
-def fill_caches(seed: int, wanted: Sequence[str], size: tuple[int, int]) -> None:
-    """Run every pass of an op once, in a process of its own. What fails is told where it is measured."""
-    try:
-        comparison = RandomOp.drawn(seed, *size).comparison("cuda", wanted)
-        for implementation in comparison.implementations:
-            assert isinstance(implementation, InTorch)
-            for which in PASSES:
-                implementation.work(comparison.inputs, which)
-    except Exception as error:
-        print(f"seed {seed}, before it is timed: {type(error).__name__}", flush=True)
-    finally:
-        torch.cuda.empty_cache()
+def _of_seed(seed: int, size: tuple[int, int], wanted: Sequence[str]) -> Comparison:
+    return RandomOp.drawn(seed, *size).comparison("cuda", wanted)
 
 
 def main() -> int:
@@ -351,9 +340,9 @@ def main() -> int:
         options.sources.write_text("\n\n".join(f"# {op.title}\n{op.program}" for op in ops) + "\n", encoding="utf-8")
     os.environ.setdefault(native.VARIABLE, "wait")
     native.awaited()
-    if options.jobs:
-        with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-            pool.starmap(fill_caches, [(seed, wanted, size) for seed in seeds], chunksize=1)
+    kernels.fill_in_parallel(
+        options.jobs, [(f"seed {seed}", partial(_of_seed, seed, size, wanted), PASSES) for seed in seeds]
+    )
     watch = Stopwatch(options.repeats)
     print(f"of each pass: microseconds, over the floor (a: of arithmetic), over {', over '.join(wanted)}", flush=True)
     table = measure(ops, wanted, watch, kernels.copy_bandwidth(watch), "cuda")
