@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from math import exp, log
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fusegen.bench import text_plots
@@ -16,7 +17,7 @@ from fusegen.cli.progress import Bar
 from fusegen.core.errors import DeviceError
 from fusegen.fused_op import FusedOp
 from fusegen.inspect.passes import differentiable
-from fusegen.tuning.session import own_file, tuner
+from fusegen.tuning.session import SHIPPED, own_file, shipped, tuner
 from fusegen.tuning.table import Entry, Table
 
 if TYPE_CHECKING:
@@ -81,15 +82,20 @@ def call_every_pass(case: Case) -> None:
 
 
 def report() -> None:
-    """Print the table of this machine: every entry, how much faster each is, and the geometric mean."""
+    """Print the tables of this machine and of fusegen: every entry, how much faster each is, and geometric means."""
     path = own_file()
-    entries = list(Table.read(path).entries.values())
-    if not entries:
-        print(f"nothing was tuned yet ({path}); fusegen tune OP does", file=sys.stderr)
-        return
-    for gpu in sorted({entry.gpu for entry in entries}):
-        print_entries([entry for entry in entries if entry.gpu == gpu], gpu)
-    print(path, file=sys.stderr)
+    _print_table(shipped(), SHIPPED, " (comes with fusegen)")
+    if (own := Table.read(path)).entries:
+        _print_table(own, path)
+    else:
+        print(f"nothing was tuned here yet ({path}); fusegen tune OP does", file=sys.stderr)
+
+
+def _print_table(table: Table, path: Path, note: str = "") -> None:
+    for gpu in sorted({entry.gpu for entry in table.entries.values()}):
+        print_entries([entry for entry in table.entries.values() if entry.gpu == gpu], f"{gpu}{note}")
+    if table.entries:
+        print(path, file=sys.stderr)
 
 
 def print_entries(entries: Sequence[Entry], title: str) -> None:

@@ -28,6 +28,8 @@ from fusegen.tuning.table import Entry, Table, add_to, key_of
 if TYPE_CHECKING:
     import torch
 
+# What fusegen's own ops are given to choose where nobody has tuned them: tools/tune_rows.py measured it.
+SHIPPED = Path(__file__).with_name("shipped.json")
 # Tune always; and the file that is read and written in place of the one in the cache folder.
 VARIABLE, FILE_VARIABLE = "FUSEGEN_TUNE", "FUSEGEN_TUNED"
 # How long the search for one op and layout takes at most; how many calls of each schedule are timed.
@@ -45,7 +47,8 @@ class _State:
         always: by the environment.
         inside: the searches that are on, the innermost one last: how long each may take, and what it found.
         frozen: how many ``frozen`` there are.
-        used: entries of files that were named (``use``); beside them those of the process's own file, once read.
+        used: entries of files that were named (``use``).
+        own: those of the process's own file, and of others that are read on their own, once read.
     """
 
     always: bool
@@ -86,7 +89,15 @@ def own_file() -> Path:
 
 
 def _own_table() -> Table:
-    path = own_file()
+    return _read(own_file())
+
+
+def shipped() -> Table:
+    """What comes with fusegen."""
+    return _read(SHIPPED)
+
+
+def _read(path: Path) -> Table:
     if path not in state.own:
         try:
             state.own[path] = Table.read(path)
@@ -97,10 +108,11 @@ def _own_table() -> Table:
 
 
 def chosen_for(op: Op, layout: pipeline.Layout, gpu: str) -> Chosen:
-    """What was found for an op, how its tensors lie, and a GPU; nothing where it was not tuned."""
+    """What was found for an op, how its tensors lie, and a GPU; nothing where it was not tuned. What this machine has
+    found itself comes first, then files that were named, then what comes with fusegen."""
     if not gpu:
         return NOTHING_CHOSEN
-    tables = [state.used] if state.frozen else [_own_table(), state.used]
+    tables = [state.used, shipped()] if state.frozen else [_own_table(), state.used, shipped()]
     if not any(table.entries for table in tables):
         return NOTHING_CHOSEN
     key = key_of(op, layout)
@@ -163,7 +175,8 @@ class Tuner:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Inside, nothing is measured, and only files that were named count (``use``), not this machine's own.
+        """Inside, nothing is measured, and only files that were named count (``use``) and what comes with fusegen, not
+        this machine's own.
 
         New plans are then the same on every machine with such a GPU, and so are the orders of additions. Plans that
         were made before stay as they are.

@@ -74,6 +74,17 @@ def test_a_report_of_all_that_was_tuned(fusegen: Any, file: Path) -> None:
     assert "a: rows 2, threads 64; b: staged 0" in of_b
 
 
+def test_a_report_of_what_comes_with_fusegen(
+    fusegen: Any, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "SHIPPED", tmp_path / "shipped.json")
+    add_to(session.SHIPPED, [entry(best=2.0, chosen={"a": {"threads": 64}})])
+    code, out, err = fusegen("--report")
+    assert code == 0 and out.startswith("A (comes with fusegen): ") and "default: 0.500" in out
+    assert "nothing was tuned here yet" in err
+    session.state.own.pop(session.SHIPPED)
+
+
 def test_a_report_of_nothing(fusegen: Any, file: Path) -> None:
     assert fusegen("--report")[0] == 0
     assert not file.exists()

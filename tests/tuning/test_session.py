@@ -53,6 +53,7 @@ def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setenv(session.FILE_VARIABLE, str(path))
     monkeypatch.setattr(CpuTarget, "gpu", GPU)
     monkeypatch.setattr(session, "clock_for", lambda target, device: Clock())
+    monkeypatch.setattr(session, "SHIPPED", tmp_path / "shipped.json")
     monkeypatch.setattr(session.state, "used", Table())
     monkeypatch.setattr(session.state, "has_warned", False)
     monkeypatch.setattr(search, "GROUP", 3)
@@ -60,6 +61,7 @@ def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     Clock.searches = 0
     yield path
     session.state.own.pop(path, None)
+    session.state.own.pop(session.SHIPPED, None)
 
 
 def softmax() -> Any:
@@ -170,13 +172,43 @@ def test_frozen_plans_know_only_files_that_were_named(file: Path, tmp_path: Path
         with fg.tune():
             softmax()(x)
     assert Clock.searches == 1
-    shipped = tmp_path / "shipped.json"
-    shipped.write_text(file.read_text())
-    assert fg.tune.use(shipped) == 1
+    other = tmp_path / "other.json"
+    other.write_text(file.read_text())
+    assert fg.tune.use(other) == 1
     with fg.tune.frozen():
         softmax()(x)
     tuned, frozen, tried, named = map(grids, launched)
     assert tuned != frozen == tried and named == tuned
+
+
+@pytest.mark.emulator
+def test_what_comes_with_fusegen_counts_last_and_where_plans_are_frozen(file: Path, launched: list[Any]) -> None:
+    x = torch.randn(8, 304)
+    softmax()(x)
+    with fg.tune():
+        softmax()(x)
+    session.SHIPPED.write_text(file.read_text())
+    file.unlink()
+    session.state.own.clear()
+    softmax()(x)
+    with fg.tune.frozen():
+        softmax()(x)
+    with fg.tune() as found:  # of other sizes of the bucket, on another machine: it is measured
+        softmax()(x)
+    plain, tuned, shipped, frozen, again = map(grids, launched)
+    assert plain != tuned == shipped == frozen and len(found) == 1
+    data = json.loads(session.SHIPPED.read_text())
+    data["entries"][0]["chosen"] = {}
+    session.SHIPPED.write_text(json.dumps(data))
+    session.state.own.pop(session.SHIPPED)
+    softmax()(x)
+    assert grids(launched[-1]) == again  # what this machine has found comes first
+
+
+def test_the_table_that_comes_with_fusegen_is_one() -> None:
+    entries = Table.read(Path(session.__file__).with_name("shipped.json")).entries.values()
+    assert all(entry.gpu.startswith("NVIDIA ") and entry.best <= entry.own for entry in entries)
+    assert all(entry.best < 0.99 * entry.own for entry in entries if entry.chosen)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
