@@ -132,7 +132,7 @@ def _each(op: FusedOp, request: Request, dtype: DType, arch: str, path: str = ""
     told = (*specs, *_defaults(op), SEED)
     options = [f"--arg {n}={v}" for n, v in arguments.items() if n not in told]
     for item in passes(op, (), arguments, "backward" if _has_backward(op, arguments) else "forward"):
-        if not (item.kernels or item.scans):  # a matrix product and nothing else
+        if not (item.kernels or item.between):  # a matrix product and nothing else
             continue
         which = item.op.label
         shapes = [f"--shape {n}={','.join(map(str, s.shape))}" for n, s in specs.items()]

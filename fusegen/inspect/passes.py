@@ -25,7 +25,7 @@ from fusegen.derive.gradient import GradientNames, operands_read
 from fusegen.derive.reach import reached
 from fusegen.derive.tangent import tangent_names
 from fusegen.fuse.kernel import Kernel
-from fusegen.fuse.products import Chain, Product, Scan, chain, product_text
+from fusegen.fuse.products import Chain, Product, Scan, Scatter, chain, product_text
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Buffer, Launch, Placement
 from fusegen.generate.rendered import Rendered, apart, one_file
@@ -39,6 +39,7 @@ from fusegen.plan.targets import chip_of
 from fusegen.run.libraries import notes
 from fusegen.run.runner import Runner
 from fusegen.run.scan_step import plan_scan
+from fusegen.run.scatter_step import plan_scatter
 
 # What a kernel behind a matrix product starts behind: the library's kernel, which has no name here.
 THE_PRODUCT = "the matrix product before it"
@@ -154,37 +155,49 @@ class Pass:
     @property
     def text(self) -> str:
         """The CUDA of all its kernels as one file, and what is done without any."""
-        cut = self.chain
-        steps = [step for step in cut.steps if isinstance(step, Product)] if cut else []
-        remarks = [product_text(step) for step in steps if not isinstance(step, Scan)]
+        between = self.kernels_between
+        remarks = [product_text(step) for step, kernels in between if not kernels]
         remarks += [f"{gradient} = {tensor}, the same tensor" for gradient, tensor in self.same.items()]
-        scans = [product_text(step) for step in steps if isinstance(step, Scan)]
+        launched = [product_text(step) for step, kernels in between if kernels]
+        kinds = {"scans" if isinstance(step, Scan) else "scatters": None for step, kernels in between if kernels}
         title = f"// {self.op.name}, {self.op.label}: "
         comment = "".join([title, "without a kernel\n", *map(_comment, remarks)]) if remarks else ""
-        comment += "".join([title, "scans, whose kernels come last\n", *map(_comment, scans)]) if scans else ""
-        return one_file([*(item.rendered for item in self.kernels), *self.scans], comment)
+        if launched:
+            comment += "".join([title, f"{' and '.join(kinds)}, whose kernels come last\n", *map(_comment, launched)])
+        return one_file([*(item.rendered for item in self.kernels), *self.between], comment)
 
     @property
     def entries(self) -> tuple[str, ...]:
         """The kernels that are in its text."""
         own = [entry for item in self.kernels for entry in (item.rendered.entry, item.rendered.finish) if entry]
-        return *own, *(kernel.entry for kernel in self.scans)
+        return *own, *(kernel.entry for kernel in self.between)
 
     @property
-    def scans(self) -> list[Rendered]:
-        """The kernels of its scans, in order, each text once."""
+    def between(self) -> list[Rendered]:
+        """The kernels of its scans and scatters, in order, each text once."""
+        return apart(list({kernel.text: kernel for _, kernels in self.kernels_between for kernel in kernels}.values()))
+
+    @property
+    def kernels_between(self) -> list[tuple[Product, tuple[Rendered, ...]]]:
+        """The steps that are no ops, and the kernels that those have which are no products."""
         cut = self.chain
-        if cut is None or not any(isinstance(step, Scan) for step in cut.steps):
+        if cut is None:
             return []
-        buffers = self.with_intermediates(cut).layout.buffers
-        found: dict[str, Rendered] = {}
+        layout, found = self.with_intermediates(cut).layout, list[tuple[Product, tuple[Rendered, ...]]]()
+        buffers = layout.buffers
         for place, step in enumerate(cut.steps):
             if isinstance(step, Scan):
                 names = (*(source.name for source in step.sources), *step.writes)
                 lying = [(buffers[name].dtype, buffers[name].strides, buffers[name].alignment) for name in names]
-                planned = plan_scan(step, self.layout.sizes, lying, follows=place > 0)
-                found |= {kernel.text: kernel for kernel in (planned.kernels if planned else ())}
-        return apart(list(found.values()))
+                scan = plan_scan(step, layout.sizes, lying, follows=place > 0)
+                found.append((step, scan.kernels if scan else ()))
+            elif isinstance(step, Scatter):
+                tensors = [buffers[name] for name in (step.left.name, step.right.name, step.result)]
+                scatter = plan_scatter(step, layout.sizes, tensors, self.chip.shared, follows=place > 0)
+                found.append((step, (scatter.kernel,) if scatter else ()))
+            elif isinstance(step, Product):
+                found.append((step, ()))
+        return found
 
 
 def _comment(line: str) -> str:

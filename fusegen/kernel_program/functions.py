@@ -72,6 +72,10 @@ _ROWS = (
     DeviceFunction("fg::member_of"),
     # Numbers.
     DeviceFunction("fg::divide_by_count"),
+    DeviceFunction("fg::plus"),
+    DeviceFunction("fg::times"),
+    DeviceFunction("fg::maximum"),
+    DeviceFunction("fg::minimum"),
     # Threads.
     DeviceFunction("__syncthreads", _BLOCK, effect=True),
     DeviceFunction("fg::wait_for_previous_kernel", effect=True),

@@ -198,7 +198,7 @@ class ChainRunner(Runner):
             own = {name: known[name] for name in runner.arguments}
             return KernelStep(runner, runner.plan_for(own, [known[name] for name in writes]), writes)
         if isinstance(step, Scatter):
-            return scatter_step(step, sizes, layouts)
+            return scatter_step(step, sizes, known, layouts, follows=fresh is not None)
         if isinstance(step, Scan):
             return scan_step(step, sizes, known, layouts, follows=fresh is not None)
         sides = [

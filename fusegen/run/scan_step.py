@@ -1,60 +1,24 @@
-"""A step that combines along an axis, and keeps what it has at each element: launches of kernels of its own."""
+"""A step that combines along an axis, and keeps what it has at each element."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass
 
 from fusegen.core.dtypes import DType, uint8
-from fusegen.core.ir import Scalar
 from fusegen.fuse.products import Scan
 from fusegen.fuse.scan_schedule import Lying, ScanLaunch, ScanProgram, ScanSchedule, result, schedule_scan
 from fusegen.fuse.scans import element
 from fusegen.generate.rendered import Rendered
 from fusegen.generate.scans import ScanParam, render_scan, scan_parameters
 from fusegen.launch.memo import remember
-from fusegen.launch.program import SCALAR_FORMATS, KernelLaunch, Program, Workspace, magic_division, scalar_value
-from fusegen.matmul.steps import NativeSteps
+from fusegen.launch.program import SCALAR_FORMATS, KernelLaunch, Program, Workspace, magic_division
 from fusegen.matmul.views import TensorLayout
-from fusegen.plan.frameworks import Framework, TensorInfo, target_of
+from fusegen.plan.frameworks import TensorInfo, target_of
+from fusegen.run.launched_step import LaunchedStep
 
 _TOTALS = "totals of parts"
-
-
-@dataclass(frozen=True)
-class ScanStep:
-    """A scan, planned.
-
-    Attributes:
-        tensors: what is read and written: each tensor, and how many bytes behind its first element it begins.
-        scalars: the call's numbers that it reads.
-        slots: what the native call path calls these.
-    """
-
-    tensors: tuple[tuple[str, int], ...]
-    scalars: tuple[Scalar, ...]
-    slots: tuple[str, ...]
-    program: Program
-    device: str
-
-    @property
-    def uses(self) -> set[str]:
-        return {name for name, _ in self.tensors}
-
-    def run(self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
-        values: list[Any] = [framework.pointer(tensors[name]) + offset for name, offset in self.tensors]
-        values += [scalar_value(scalar, scalars[scalar.name]) for scalar in self.scalars]
-        stream, device = framework.stream(self.device), self.device
-        target_of(device).run(self.program, values, stream, lambda size: framework.workspace(size, device))
-
-    def native_steps(self, place: int) -> NativeSteps | None:
-        """Workspaces of several steps may have one name, so they are numbered."""
-        names = dict(zip(dict.fromkeys(self.slots), dict.fromkeys(self.slots), strict=True))
-        names |= {workspace.name: f"{place}: {workspace.name}" for workspace in self.program.workspaces}
-        steps = [replace(s, dynamic=tuple(names[name] for name in s.dynamic)) for s in self.program.steps]
-        return NativeSteps(steps, [replace(w, name=names[w.name]) for w in self.program.workspaces])
 
 
 @dataclass(frozen=True)
@@ -91,7 +55,7 @@ def plan_scan(
 def scan_step(
     step: Scan, sizes: Mapping[str, int], known: Mapping[str, TensorInfo], layouts: Mapping[str, TensorLayout],
     follows: bool,
-) -> ScanStep:  # fmt: skip
+) -> LaunchedStep:  # fmt: skip
     """The step for tensors that lie so.
 
     Args:
@@ -111,7 +75,7 @@ def scan_step(
     planned = plan_scan(step, sizes, lying, follows)
     slots = (*slots, *(scalar.name for scalar in step.scalars))
     program = _program(planned, slots, device) if planned else Program([], [])
-    return ScanStep(tuple(tensors), step.scalars, slots, program, device)
+    return LaunchedStep(tuple(tensors), step.scalars, slots, program, device)
 
 
 def _program(planned: PlannedScan, slots: tuple[str, ...], device: str) -> Program:

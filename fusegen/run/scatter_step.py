@@ -1,16 +1,29 @@
-"""A step that adds rows to a result, or combines them otherwise, at the places that a tensor tells."""
+"""A step that adds rows to a result, or combines them otherwise, at the places that a tensor tells.
+
+Lines of a result that fit on the chip are owned by a thread each (fuse/scatter_schedule). The rest is done by the
+framework's routines.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from fusegen.core.dtypes import bool_
 from fusegen.fuse.products import Scatter
+from fusegen.fuse.scatter_schedule import ScatterLaunch, ScatterSchedule, schedule_scatter
+from fusegen.fuse.schedule import Buffer
+from fusegen.generate.rendered import Rendered
+from fusegen.generate.scatters import ScatterParam, render_scatter, scatter_parameters
+from fusegen.launch.memo import remember
+from fusegen.launch.program import KernelLaunch, Program, magic_division
 from fusegen.matmul.steps import NativeSteps
 from fusegen.matmul.views import TensorLayout
-from fusegen.plan.frameworks import Framework
+from fusegen.plan.frameworks import Framework, TensorInfo, target_of
 from fusegen.plan.native_step import View
+from fusegen.run.launched_step import LaunchedStep
 
 
 @dataclass(frozen=True)
@@ -55,9 +68,91 @@ class ScatterStep:
         return None
 
 
-def scatter_step(step: Scatter, sizes: Mapping[str, int], layouts: Mapping[str, TensorLayout]) -> ScatterStep:
-    """The step for tensors that lie so."""
-    places, updates, result = (layouts[name] for name in (step.left.name, step.right.name, step.result))
+@dataclass(frozen=True)
+class PlannedScatter:
+    """A scatter whose lines threads own: how its kernel walks memory, the numbers of a call, and its text."""
+
+    schedule: ScatterSchedule
+    launch: ScatterLaunch
+    kernel: Rendered
+
+
+def plan_scatter(
+    step: Scatter, sizes: Mapping[str, int], tensors: Sequence[Buffer], shared: int, follows: bool
+) -> PlannedScatter | None:
+    """The kernel of a scatter; None where the framework's routine does it.
+
+    Args:
+        tensors: places, updates and result.
+        shared: bytes of shared memory that a block can have.
+        follows: other steps run before it.
+    """
+    if step.moves or bool_ in (tensors[1].dtype, tensors[2].dtype):
+        return None
+    line = tuple(axis for axis in step.axes if axis != step.axis)
+    places, updates, result = tensors
+    found = schedule_scatter(
+        step.kind, step.onto, line, step.over, step.axis, sizes, (places, updates, result), shared, follows
+    )
+    if found is None:
+        return None
+    rendered = remember("scatter", (repr(found[0]),), lambda: asdict(render_scatter(found[0])))
+    return PlannedScatter(*found, Rendered.from_fields(rendered))
+
+
+def scatter_step(
+    step: Scatter, sizes: Mapping[str, int], known: Mapping[str, TensorInfo], layouts: Mapping[str, TensorLayout],
+    follows: bool,
+) -> ScatterStep | LaunchedStep:  # fmt: skip
+    """The step for tensors that lie so.
+
+    Args:
+        known: the tensors.
+        layouts: of what is read and written.
+        follows: other steps run before it.
+    """
+    slots = (step.left.name, step.right.name, step.result)
+    lying = [layouts[slot] for slot in slots]
+    device = known[lying[2].tensor].device
+    tensors, buffers = list[tuple[str, int]](), list[Buffer]()
+    for layout in lying:
+        info = known[layout.tensor]
+        tensors.append((layout.tensor, layout.offset * info.dtype.size))
+        buffers.append(Buffer(info.dtype, layout.strides, info.alignment + tensors[-1][1]))
+    planned = plan_scatter(step, sizes, buffers, target_of(device).chip.shared, follows)
+    if planned is None:
+        return _by_framework(step, sizes, lying)
+    return LaunchedStep(tuple(tensors), (), slots, _program(planned, slots, device), device)
+
+
+def _program(planned: PlannedScatter, slots: tuple[str, ...], device: str) -> Program:
+    schedule, rendered = planned.schedule, planned.kernel
+    loaded = target_of(device).load(rendered, rendered.entry, "a scatter", schedule.follows)
+    params = scatter_parameters(schedule)
+    static = [param for param in params if param.kind != "pointer"]
+    order = [*(param for param in params if param.kind == "pointer"), *static]
+    blocks = -(-planned.launch.lines // schedule.lines)
+    step = KernelLaunch(
+        loaded, (blocks, 1, 1), (schedule.lines, 1, 1), slots, "<QQQ",
+        tuple(_number(param, planned.launch) for param in static), tuple(order.index(param) for param in params),
+    )  # fmt: skip
+    return Program([step], []).bind(tuple(dict.fromkeys(slots)))
+
+
+def _number(param: ScatterParam, launch: ScatterLaunch) -> bytes:
+    """A number of the launch as it lies in memory."""
+    if param.kind == "divisor":
+        size = launch.sizes[param.dim]
+        return struct.pack("<q", size) if "64" in param.ctype else struct.pack("<IIi", *magic_division(size))
+    value = {
+        "lines": lambda: launch.lines, "n": lambda: launch.n, "size": lambda: launch.size,
+        "stride": lambda: launch.strides[param.tensor][param.dim], "step": lambda: launch.steps[param.tensor],
+    }[param.kind]()  # fmt: skip
+    return struct.pack("<q" if param.ctype == "int64_t" else "<i", value)
+
+
+def _by_framework(step: Scatter, sizes: Mapping[str, int], lying: Sequence[TensorLayout]) -> ScatterStep:
+    places, updates, result = lying
     batch = [axis for axis in step.axes if axis in places.strides]
     rest = [axis for axis in step.axes if axis not in (*batch, step.axis)]
     inner = list(step.over)

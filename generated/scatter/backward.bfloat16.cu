@@ -2,7 +2,7 @@
 //     --shape index=64,3072 --shape src=64,3072 --arg dim=0
 #include "fusegen.cuh"
 
-// scatter, backward: without a kernel
+// scatter, backward: scatters, whose kernels come last
 //   d_src[D1, D2] = factor_2 added at factor along D1, over [D0]
 
 // scatter, backward prologue                                  declared in ops/indexing.py
@@ -40,4 +40,50 @@ void scatter_backward_prologue_bf16(const bf16* __restrict__ d_out_ptr,   // [D0
   fg::store_vector<8>(d_input_ptr + at, d_input_v);
   fg::store_vector<8>(factor_ptr + at, factor_v);
   fg::store_vector<8>(factor_2_ptr + at, factor_2_v);
+}
+
+// scatter: result[line, places[line, i]]: each of a block's 32 threads adds up the updates of a line, in their order,
+//     in shared memory
+extern "C" __global__ __launch_bounds__(32)
+void scatter_sum_i64_f32_bf16(const int64_t* places_ptr, const float* updates_ptr, bf16* result_ptr, int lines, int n,
+                              int size, int64_t places_stride0, int64_t places_step, int64_t updates_stride0,
+                              int64_t updates_step, int64_t result_stride0, int64_t result_step) {
+  fg::wait_for_previous_kernel();
+  const int line = int(blockIdx.x) * 32 + threadIdx.x;
+  if (line >= lines) return;
+  const int j0 = line;
+  const int64_t* places = places_ptr + j0 * places_stride0;
+  const float* updates = updates_ptr + j0 * updates_stride0;
+  bf16* result = result_ptr + j0 * result_stride0;
+  using Held = float[64][32];
+  Held& held = fg::dynamic_shared<Held>();
+
+  for (int place = 0; place < size; ++place) {
+    held[place][threadIdx.x] = 0.0f;
+  }
+
+  // Several updates are read before the first is taken.
+  int at = 0;
+  for (; at + 16 <= n; at += 16) {
+    int64_t place[16];
+    float update[16];
+#pragma unroll
+    for (int u = 0; u < 16; ++u) {
+      place[u] = fg::load(places + (at + u) * places_step);
+      update[u] = fg::load(updates + (at + u) * updates_step);
+    }
+#pragma unroll
+    for (int u = 0; u < 16; ++u) {
+      if (0 <= place[u] && place[u] < size) held[place[u]][threadIdx.x] += update[u];
+    }
+  }
+  for (; at < n; ++at) {
+    const int64_t place = fg::load(places + at * places_step);
+    const float update = fg::load(updates + at * updates_step);
+    if (0 <= place && place < size) held[place][threadIdx.x] += update;
+  }
+
+  for (int place = 0; place < size; ++place) {
+    fg::store(result + place * result_step, held[place][threadIdx.x]);
+  }
 }

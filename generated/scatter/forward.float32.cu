@@ -4,7 +4,7 @@
 
 #include "fusegen_places.cuh"
 
-// scatter, forward: without a kernel
+// scatter, forward: scatters, whose kernels come last
 //   top[D0, D2] = factor_2 maximum at factor along D0, over [D1]
 
 // scatter, forward prologue                                   declared in ops/indexing.py
@@ -126,5 +126,56 @@ void scatter_forward_epilogue_f32(const float* __restrict__ input_ptr,  // [D0, 
       out_v[k] = top >= 0 ? total : input;
     }
     fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1), out_v);
+  }
+}
+
+// scatter: result[line, places[line, i]]: each of a block's 16 threads takes the maximum of the updates of a line, in
+//     their order, in shared memory
+extern "C" __global__ __launch_bounds__(16)
+void scatter_max_i64_i64_i64(const int64_t* places_ptr, const int64_t* updates_ptr, int64_t* result_ptr, int lines,
+                             int n, int size, int64_t places_stride0, int64_t places_step,
+                             int64_t updates_stride0, int64_t updates_step, int64_t result_stride0,
+                             int64_t result_step) {
+  fg::wait_for_previous_kernel();
+  const int line = int(blockIdx.x) * 16 + threadIdx.x;
+  if (line >= lines) return;
+  const int j0 = line;
+  const int64_t* places = places_ptr + j0 * places_stride0;
+  const int64_t* updates = updates_ptr + j0 * updates_stride0;
+  int64_t* result = result_ptr + j0 * result_stride0;
+  using Held = int64_t[512][16];
+  Held& held = fg::dynamic_shared<Held>();
+
+  for (int place = 0; place < size; ++place) {
+    held[place][threadIdx.x] = int64_t(-9223372036854775807LL - 1);
+  }
+
+  // Several updates are read before the first is taken.
+  int at = 0;
+  for (; at + 16 <= n; at += 16) {
+    int64_t place[16];
+    int64_t update[16];
+#pragma unroll
+    for (int u = 0; u < 16; ++u) {
+      place[u] = fg::load(places + (at + u) * places_step);
+      update[u] = fg::load(updates + (at + u) * updates_step);
+    }
+#pragma unroll
+    for (int u = 0; u < 16; ++u) {
+      if (0 <= place[u] && place[u] < size) {
+        held[place[u]][threadIdx.x] = fg::maximum(held[place[u]][threadIdx.x], update[u]);
+      }
+    }
+  }
+  for (; at < n; ++at) {
+    const int64_t place = fg::load(places + at * places_step);
+    const int64_t update = fg::load(updates + at * updates_step);
+    if (0 <= place && place < size) {
+      held[place][threadIdx.x] = fg::maximum(held[place][threadIdx.x], update);
+    }
+  }
+
+  for (int place = 0; place < size; ++place) {
+    fg::store(result + place * result_step, held[place][threadIdx.x]);
   }
 }

@@ -26,6 +26,7 @@ from fusegen.launch.cubin import resources
 from fusegen.matmul.views import TensorLayout
 from fusegen.plan.frameworks import Torch
 from fusegen.run import scan_step as steps
+from fusegen.run.launched_step import LaunchedStep
 from tests.support.emulated import ROOT, Racing
 
 COMBINES = (*FOLDS, AFFINE, SEGMENTS, LAST, *PLACES)
@@ -103,7 +104,7 @@ def program_of(how: How, dtype: DType) -> ScanProgram:
 
 def run_program(
     program: ScanProgram, axis: int, values: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]
-) -> steps.ScanStep:
+) -> LaunchedStep:
     """A program of a kernel on these tensors."""
     axes = tuple(AXES[: outs[0].ndim])
     names = [*(f"v{i}" for i in range(len(values))), *(f"y{i}" for i in range(len(outs)))]
@@ -126,7 +127,7 @@ def run_program(
     return planned
 
 
-def run(how: How, axis: int, values: Sequence[torch.Tensor], out: torch.Tensor) -> steps.ScanStep:
+def run(how: How, axis: int, values: Sequence[torch.Tensor], out: torch.Tensor) -> LaunchedStep:
     """A scan of these tensors into another one."""
     return run_program(program_of(how, dtype_of(values[-1]).compute), axis, values, [out])
 

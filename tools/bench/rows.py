@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
-from tools.bench import rows_elementwise, rows_products, rows_reductions
+from tools.bench import rows_elementwise, rows_indexing, rows_products, rows_reductions
 from tools.bench.row import Row
 from tools.bench.row_products import ProductRow
 
 ROWS: tuple[Row, ...] = (
     *rows_elementwise.ROWS,
     *rows_reductions.ROWS,
+    *rows_indexing.ROWS,
     *rows_elementwise.ODD,
     *rows_reductions.ODD,
 )

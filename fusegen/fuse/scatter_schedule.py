@@ -1,0 +1,140 @@
+"""How the kernel of a scatter walks memory, where what is for one line of its result fits on the chip.
+
+``result[line, place[line, i]] += update[line, i]``: a line is all places of the result that the same updates may go
+to. One thread owns a line. It keeps the line in shared memory and takes the line's updates in their order, so that sums
+have the same bits each time, without sorting and without atomics. Threads beside it own the lines beside it: what they
+read lies side by side. Where a line's places lie side by side instead, the threads of a block write results together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from fusegen.core.dtypes import DType, float32, int64
+from fusegen.fuse.rows_schedule import MOST_THREADS, MULTIPROCESSORS
+from fusegen.fuse.schedule import Buffer, merged, ordered
+
+# Lines for which an owner each is worth it: torch sorts what such lines are told together. And updates of one line that
+# are so few that sorting them, whose kernels wait for one another, takes longer in any case.
+FEWEST_LINES, FEW_UPDATES = 64, 1024
+# Threads of a block, each with a line: one warp has room for as many lines as a block has of any length.
+_LINES, _WARP = (128, 64, 32, 16, 8), 32
+# Updates that a thread reads before it takes the first.
+AHEAD = 16
+# Bytes of shared memory on a multiprocessor beyond what one block may have, and those that a block takes by itself.
+_MORE, _OWN = 1024, 1024
+_LARGEST_INT = 2**30
+# What texts and parameters call the tensors.
+NAMES = ("places", "updates", "result")
+
+
+@dataclass(frozen=True)
+class ScatterSchedule:
+    """What the text of a scatter's kernel depends on.
+
+    Attributes:
+        kind: of the reduction that combines updates: "sum", "prod", "max" or "min".
+        dtypes: of places, updates and result.
+        onto: what is combined is added to what the result holds.
+        lines: of a block, one for each thread.
+        places: of a line that there is room for.
+        dims: dimensions that number lines.
+        along: a line's places lie side by side in the result, and threads write it together.
+        index: C type of positions.
+        follows: another kernel runs before it.
+    """
+
+    kind: str
+    dtypes: tuple[DType, DType, DType]
+    onto: bool
+    lines: int
+    places: int
+    dims: int
+    along: bool
+    index: str
+    follows: bool
+
+    @property
+    def wide(self) -> DType:
+        """What is computed in."""
+        return _wide(self.dtypes[2])
+
+    @property
+    def pitch(self) -> int:
+        """Lines that lie side by side in shared memory; one more where threads read along them, from other banks."""
+        return self.lines + self.along
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block."""
+        return self.places * self.pitch * self.wide.size
+
+
+@dataclass(frozen=True)
+class ScatterLaunch:
+    """The numbers of one call.
+
+    Attributes:
+        lines: of the result; ``n`` updates of each, ``size`` places.
+        sizes: of the dimensions that number lines, slowest first; ``strides`` of each tensor along these.
+        steps: of places and updates from one update to the next, and of the result from one place to the next.
+    """
+
+    lines: int
+    n: int
+    size: int
+    sizes: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
+    steps: tuple[int, int, int]
+
+
+def schedule_scatter(
+    kind: str, onto: bool, line: tuple[str, ...], over: tuple[str, ...], axis: str, sizes: Mapping[str, int],
+    tensors: tuple[Buffer, Buffer, Buffer], shared: int, follows: bool,
+) -> tuple[ScatterSchedule, ScatterLaunch] | None:  # fmt: skip
+    """How to walk; None where lines do not fit on the chip, or are too few.
+
+    Args:
+        line: axes of the result without ``axis``, along which it has places; ``over``: of the updates of a line.
+        tensors: places, updates and result.
+        shared: bytes of shared memory that a block can have.
+    """
+    buffers = dict(zip(NAMES, tensors, strict=True))
+    kept = merged(ordered(line, [tensors[2], tensors[1], tensors[0]]), sizes, buffers)
+    inner = merged(over, sizes, buffers)
+    lines, n, size = prod(loop.size for loop in kept), prod(loop.size for loop in inner), sizes[axis]
+    own = prod(sizes[each] for each in line if each in tensors[0].strides)
+    if len(inner) > 1 or lines * n * size == 0 or (own < FEWEST_LINES and n > FEW_UPDATES):
+        return None
+    places_step, updates_step = (inner[0].strides[name] if inner else 0 for name in NAMES[:2])
+    steps = places_step, updates_step, tensors[2].strides.get(axis, 0)
+    along = bool(kept) and abs(steps[2]) < min(abs(loop.strides["result"]) for loop in kept)
+    room = _with_room(size)
+    each = _wide(tensors[2].dtype).size * room
+    fitting = [count for count in _LINES if each * (count + along) <= shared]
+    fitting = [count for count in fitting if count <= _WARP or lines >= count * MULTIPROCESSORS] or fitting
+    if not fitting:
+        return None
+
+    def at_once(count: int) -> tuple[int, int]:
+        blocks = (shared + _MORE) // (each * (count + along) + _OWN)
+        return min(blocks * count, MOST_THREADS, lines), count
+
+    schedule = ScatterSchedule(
+        kind, (tensors[0].dtype, tensors[1].dtype, tensors[2].dtype), onto, max(fitting, key=at_once), room,
+        len(kept), along, "int" if max(lines, n, size) < _LARGEST_INT else "int64_t", follows,
+    )  # fmt: skip
+    strides = tuple(tuple(loop.strides[name] for loop in kept) for name in NAMES)
+    return schedule, ScatterLaunch(lines, n, size, tuple(loop.size for loop in kept), strides, steps)
+
+
+def _wide(dtype: DType) -> DType:
+    return dtype if dtype.size == 8 else float32 if dtype.is_float else int64
+
+
+def _with_room(size: int) -> int:
+    """So many places, or up to a quarter more: one text serves all such sizes."""
+    step = max(1, 1 << max(size.bit_length() - 3, 0))
+    return -(-size // step) * step
