@@ -2,8 +2,9 @@
 
 ``result[line, place[line, i]] += update[line, i]``: a line is all places of the result that the same updates may go
 to. One thread owns a line. It keeps the line in shared memory and takes the line's updates in their order, so that sums
-have the same bits each time, without sorting and without atomics. Threads beside it own the lines beside it: what they
-read lies side by side. Where a line's places lie side by side instead, the threads of a block write results together.
+have the same bits each time, without sorting and without atomics. Threads beside it own the lines beside it. The other
+warps of its block read the updates that come next meanwhile, from neighbouring addresses, whichever way these go. All of
+them write results.
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ from fusegen.fuse.schedule import Buffer, merged, ordered
 # Lines for which an owner each is worth it: torch sorts what such lines are told together. And updates of one line that
 # are so few that sorting them, whose kernels wait for one another, takes longer in any case.
 FEWEST_LINES, FEW_UPDATES = 64, 1024
-# Threads of a block, each with a line: one warp has room for as many lines as a block has of any length.
-_LINES, _WARP = (128, 64, 32, 16, 8), 32
-# Updates that a thread reads before it takes the first.
-AHEAD = 16
+# Lines of a block; warps that read their updates, and how many updates, of all lines together, these read ahead.
+LINES, READERS, AHEAD = (32, 16, 8), 4, 1024
+WARP = 32
 # Bytes of shared memory on a multiprocessor beyond what one block may have, and those that a block takes by itself.
 _MORE, _OWN = 1024, 1024
 _LARGEST_INT = 2**30
@@ -41,7 +41,8 @@ class ScatterSchedule:
         lines: of a block, one for each thread.
         places: of a line that there is room for.
         dims: dimensions that number lines.
-        along: a line's places lie side by side in the result, and threads write it together.
+        along: a line's places lie side by side in the result.
+        apart: a line's updates do, those of another line not.
         index: C type of positions.
         follows: another kernel runs before it.
     """
@@ -53,6 +54,7 @@ class ScatterSchedule:
     places: int
     dims: int
     along: bool
+    apart: bool
     index: str
     follows: bool
 
@@ -63,12 +65,27 @@ class ScatterSchedule:
 
     @property
     def pitch(self) -> int:
-        """Lines that lie side by side in shared memory; one more where threads read along them, from other banks."""
-        return self.lines + self.along
+        """Lines that lie side by side in shared memory; one more where threads go along them, to other banks."""
+        return self.lines + (self.along or self.apart)
+
+    @property
+    def ahead(self) -> int:
+        """Updates of each line that are read at once."""
+        return AHEAD // self.lines
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: one warp has the lines."""
+        return WARP * (1 + READERS)
+
+    @property
+    def staged(self) -> int:
+        """Bytes of shared memory in which updates and their places wait to be taken."""
+        return 2 * self.ahead * self.pitch * (4 + self.wide.size)
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory of a block."""
+        """Bytes of shared memory in which lines are kept."""
         return self.places * self.pitch * self.wide.size
 
 
@@ -110,24 +127,28 @@ def schedule_scatter(
         return None
     places_step, updates_step = (inner[0].strides[name] if inner else 0 for name in NAMES[:2])
     steps = places_step, updates_step, tensors[2].strides.get(axis, 0)
-    along = bool(kept) and abs(steps[2]) < min(abs(loop.strides["result"]) for loop in kept)
-    room = _with_room(size)
-    each = _wide(tensors[2].dtype).size * room
-    fitting = [count for count in _LINES if each * (count + along) <= shared]
-    fitting = [count for count in fitting if count <= _WARP or lines >= count * MULTIPROCESSORS] or fitting
+    fastest = min((abs(loop.strides["result"]) for loop in kept), default=0)
+    beside = min((abs(loop.strides["updates"]) for loop in kept), default=0)
+    index = "int" if max(lines, n, size) < _LARGEST_INT else "int64_t"
+    options = [
+        ScatterSchedule(
+            kind, (tensors[0].dtype, tensors[1].dtype, tensors[2].dtype), onto, count, _with_room(size), len(kept),
+            bool(kept) and abs(steps[2]) < fastest, len(kept) == 1 and abs(updates_step) < beside, index, follows,
+        )
+        for count in LINES
+    ]  # fmt: skip
+
+    def at_once(schedule: ScatterSchedule) -> tuple[int, int]:
+        """Lines that a multiprocessor has at a time."""
+        blocks = min((shared + _MORE) // (schedule.shared + schedule.staged + _OWN), MOST_THREADS // schedule.threads)
+        return min(blocks * schedule.lines, -(-lines // MULTIPROCESSORS)), schedule.lines
+
+    fitting = [schedule for schedule in options if schedule.shared + schedule.staged <= shared]
     if not fitting:
         return None
-
-    def at_once(count: int) -> tuple[int, int]:
-        blocks = (shared + _MORE) // (each * (count + along) + _OWN)
-        return min(blocks * count, MOST_THREADS, lines), count
-
-    schedule = ScatterSchedule(
-        kind, (tensors[0].dtype, tensors[1].dtype, tensors[2].dtype), onto, max(fitting, key=at_once), room,
-        len(kept), along, "int" if max(lines, n, size) < _LARGEST_INT else "int64_t", follows,
-    )  # fmt: skip
     strides = tuple(tuple(loop.strides[name] for loop in kept) for name in NAMES)
-    return schedule, ScatterLaunch(lines, n, size, tuple(loop.size for loop in kept), strides, steps)
+    launch = ScatterLaunch(lines, n, size, tuple(loop.size for loop in kept), strides, steps)
+    return max(fitting, key=at_once), launch
 
 
 def _wide(dtype: DType) -> DType:

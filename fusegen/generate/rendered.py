@@ -80,7 +80,7 @@ def headers() -> dict[str, str]:
     """What generated code includes when NVRTC compiles it."""
     names = (
         "fusegen.cuh", "fusegen_math.cuh", "fusegen_places.cuh", "fusegen_random.cuh", "fusegen_reduce.cuh",
-        "fusegen_rows.cuh", "fusegen_scan.cuh", "fusegen_trig.cuh", "fusegen_vector.cuh",
+        "fusegen_rows.cuh", "fusegen_scan.cuh", "fusegen_scatter.cuh", "fusegen_trig.cuh", "fusegen_vector.cuh",
     )  # fmt: skip
     return {name: template_text(name) for name in names}
 

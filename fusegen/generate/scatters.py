@@ -8,7 +8,7 @@ from typing import Literal
 
 from fusegen.core.ir import const
 from fusegen.core.one_term import start
-from fusegen.fuse.scatter_schedule import AHEAD, NAMES, ScatterSchedule
+from fusegen.fuse.scatter_schedule import NAMES, READERS, WARP, ScatterSchedule
 from fusegen.generate.builder import macros
 from fusegen.generate.cexpr import literal
 from fusegen.generate.rendered import Rendered, file_text
@@ -18,22 +18,26 @@ from fusegen.kernel_program.nodes import (
     BLANK,
     BLOCK,
     BREAK,
-    RETURN,
     THREAD,
+    THREAD_ROW,
+    AddressOf,
     Assign,
-    Comment,
+    Choice,
     Convert,
     Declare,
     Do,
     For,
+    Function,
     If,
     KernelProgram,
     Number,
     Plain,
+    Scope,
     Shared,
     Statement,
     Symbol,
     Term,
+    Together,
     Value,
     count,
     every,
@@ -42,11 +46,11 @@ from fusegen.kernel_program.nodes import (
 )
 from fusegen.kernel_program.text import ATOM, Lines
 
-_COMBINED = {"sum": "fg::plus", "prod": "fg::times", "max": "fg::maximum", "min": "fg::minimum"}
-_OPERATORS = {"sum": "+=", "prod": "*="}  # of floats; integers wrap around
+HEADER = '#include "fusegen_scatter.cuh"'
+_COMBINED = {"sum": "fg::Added", "prod": "fg::Multiplied", "max": "fg::Largest", "min": "fg::Smallest"}
 _VERBS = {"sum": "adds up", "prod": "multiplies", "max": "takes the maximum of", "min": "takes the minimum of"}
 _PLACES, _UPDATES, _RESULT = map(Symbol, NAMES)
-_LINES, _N, _SIZE, _HELD, _LINE = (Symbol(name) for name in ("lines", "n", "size", "held", "line"))
+_LINES, _N, _SIZE, _HELD, _FIRST = (Symbol(name) for name in ("lines", "n", "size", "held", "first"))
 ParamKind = Literal["pointer", "lines", "n", "size", "divisor", "stride", "step"]
 
 
@@ -93,21 +97,18 @@ def render_scatter(schedule: ScatterSchedule) -> Rendered:
         ["scatter", schedule.kind, *(["onto"] if schedule.onto else []), *(d.short for d in schedule.dtypes)]
     )
     parameters = scatter_parameters(schedule)
-    program = KernelProgram(
-        tuple(param.name for param in parameters), {}, (schedule.lines, 1), 1, tuple(_Builder(schedule).body())
-    )
+    body = tuple(_Builder(schedule).body())
+    program = KernelProgram(tuple(param.name for param in parameters), {}, (WARP, 1 + READERS), 1, body)
     check_program(program, name)
     lines = Lines(macros(), WIDTH - len("      ")).of(program.body)
     code = str(macros().kernel(_header(schedule), "", program.bounds, _signature(name, parameters), lines))
-    return Rendered(file_text((), [code]), name, None, schedule.along, (), schedule.shared)
+    return Rendered(file_text((HEADER,), [code]), name, None, True, (HEADER,), schedule.shared)
 
 
 def _header(schedule: ScatterSchedule) -> list[str]:
-    what = (
-        f"result[line, places[line, i]]: each of a block's {schedule.lines} threads {_VERBS[schedule.kind]} the updates"
-    )
-    what += " of a line, in their order, in shared memory"
-    return list(comment(f"scatter: {what}"))
+    what = f"one warp of a block {_VERBS[schedule.kind]} what is for {schedule.lines} lines, a thread each, in shared"
+    how = f"memory, in the order of i; {READERS} others read ahead"
+    return list(comment(f"scatter: result[line, places[line, i]]: {what} {how}"))
 
 
 def _signature(name: str, parameters: Iterable[ScatterParam]) -> str:
@@ -132,32 +133,45 @@ class _Builder:
 
     def body(self) -> list[Statement]:
         """All of it."""
-        schedule = self.schedule
-        first = Symbol("first")
+        schedule, ahead = self.schedule, self.schedule.ahead
+        begin, staged = Symbol("begin"), (2, ahead, schedule.pitch)
+        own = invoke("fg::at_most", _FIRST + self._lane, _LINES - 1)
         found: list[Statement] = [Do(invoke("fg::wait_for_previous_kernel"))] if schedule.follows else []
-        begin = Convert(schedule.index, BLOCK) * schedule.lines
-        if schedule.along:
-            found.append(Declare(self.index, "first", begin, constant=True))
-            own = invoke("fg::at_most", Convert(schedule.index, first + THREAD), _LINES - 1)
-            found.append(Declare(self.index, "line", own, constant=True))
-        else:
-            found += [Declare(self.index, "line", begin + THREAD, constant=True)]
-            found.append(If(_LINE >= _LINES, (RETURN,), brief=True))
-        found += self._coordinates("line")
-        found += [self._pointer(0), self._pointer(1), *([] if schedule.along else [self._pointer(2)])]
         found += [
+            Declare(self.index, "first", Convert(schedule.index, BLOCK) * schedule.lines, constant=True),
+            Declare(self.index, "line", own, constant=True),
+            *self._coordinates("line"),
+            *(self._pointer(tensor) for tensor in range(2 if schedule.along else 3)),
             Shared(Plain(self.wide), "held", (schedule.places, schedule.pitch),
                    invoke("fg::dynamic_shared", of=("Held",)), "Held"),
+            Shared(Plain("int"), "place", staged),
+            Shared(Plain(self.wide), "update", staged),
+            *self._read_ahead(),
             BLANK,
-            self._for("place", _SIZE, [Assign(self._own(Symbol("place")), self._start())]),
-            BLANK,
-            Comment("Several updates are read before the first is taken."),
-            Declare(self.index, "at", Number(0)),
-            self._ahead(),
-            self._one_by_one(),
+            self._for("at", _SIZE, [self._for_lines([Assign(self._kept(Symbol("at")), self._start())])],
+                      THREAD_ROW, 1 + READERS),
+            If(THREAD_ROW > 0, (Do(invoke("read", Number(0))),), brief=True),
+            Do(invoke("__syncthreads")),
+            self._for("begin", _N, [
+                If(THREAD_ROW.equals(0), (self._for_lines([self._taken(begin)]),),
+                   otherwise=(If(begin + ahead < _N, (Do(invoke("read", begin + ahead)),), brief=True),)),
+                Do(invoke("__syncthreads")),
+            ], 0, ahead),
             BLANK,
         ]  # fmt: skip
-        return [*found, *(self._written_together() if schedule.along else [self._written()])]
+        return [*found, self._written_along() if schedule.along else self._written()]
+
+    @property
+    def _lane(self) -> Term:
+        """Which line of its block's a thread has, whatever it does."""
+        return Convert("int", THREAD) % self.schedule.lines if self.schedule.lines < WARP else Convert("int", THREAD)
+
+    def _for_lines(self, body: Iterable[Statement]) -> Statement:
+        """For threads of a warp that have a line each."""
+        statements = tuple(body)
+        if self.schedule.lines < WARP:
+            return If(THREAD < self.schedule.lines, statements)
+        return statements[0] if len(statements) == 1 else Scope(statements)
 
     # -- where things are ---------------------------------------------------------------------------------------------
 
@@ -187,8 +201,8 @@ class _Builder:
         begin = Number(first) if isinstance(first, int) else first
         return For(name, self.index, begin, Symbol(name) < until, None if step == 1 else Number(step), tuple(body))
 
-    def _own(self, place: Term) -> Term:
-        """What is held for a place of the thread's line."""
+    def _kept(self, place: Term) -> Term:
+        """What is kept for a place of the line that the thread has in its warp."""
         return _HELD.at(place, THREAD)
 
     # -- what is combined ---------------------------------------------------------------------------------------------
@@ -198,48 +212,56 @@ class _Builder:
         nothing = const(start(self.schedule.kind, self.schedule.wide), self.schedule.wide)
         return Value(nothing, literal(nothing), ATOM)
 
-    def _ahead(self) -> For:
-        """Most updates, many at once."""
-        place, update = self.schedule.dtypes[0].compute.ctype, self.schedule.dtypes[1].compute.ctype
-        at, u = Symbol("at"), Symbol("u")
-        reads = [
-            Assign(Symbol("place").at(u), self._read(_PLACES, (at + u) * Symbol("places_step"))),
-            Assign(Symbol("update").at(u), self._read(_UPDATES, (at + u) * Symbol("updates_step"))),
-        ]
+    def _read_ahead(self) -> list[Statement]:
+        """A function of the first of several updates of each line: warps read them, and put them where they wait."""
+        schedule, readers, k = self.schedule, WARP * READERS, Symbol("k")
+        each, thread, at = schedule.ahead * schedule.lines // readers, Symbol("thread"), Symbol("at")
+        tensors: list[Term] = [_PLACES, _UPDATES]
+        if schedule.apart:  # neighbours read neighbouring updates of one line
+            u, lane = thread % schedule.ahead, thread // schedule.ahead + k * (readers // schedule.ahead)
+            line = Symbol("line_read")
+            tensors = [Symbol(f"{name}_ptr") + line * Symbol(f"{name}_stride0") for name in NAMES[:2]]
+        else:
+            u, lane = thread // schedule.lines + k * (readers // schedule.lines), self._lane
+        where = [Declare(Plain("int"), "u", u, constant=True)]
+        if schedule.apart:
+            where.append(Declare(Plain("int"), "lane", lane, constant=True))
+            lane = Symbol("lane")
+        there, value = Symbol("there").at(k), Symbol("value").at(k)
+        addresses = [tensor + at * Symbol(f"{name}_step") for tensor, name in zip(tensors, NAMES, strict=False)]
+        waits = [Symbol(name).at(Symbol("into"), Symbol("u"), lane) for name in ("place", "update")]
+        types = [dtype.compute.ctype for dtype in schedule.dtypes[:2]]
+        inside = every([Number(0) <= there, there < _SIZE])
+        line_read = Declare(self.index, "line_read", invoke("fg::at_most", _FIRST + lane, _LINES - 1), constant=True)
         body: list[Statement] = [
-            Declare(Plain(place), "place", dims=(AHEAD,)),
-            Declare(Plain(update), "update", dims=(AHEAD,)),
-            count("u", AHEAD, reads),
-            count("u", AHEAD, [self._taken(Symbol("place").at(u), Symbol("update").at(u))]),
+            Declare(Plain("int"), "into", Symbol("begin") // schedule.ahead % 2, constant=True),
+            Declare(Plain(types[0]), "there", dims=(each,)),
+            Declare(Plain(types[1]), "value", dims=(each,)),
+            count("k", each, [
+                *where,
+                *([line_read] if schedule.apart else []),
+                Declare(self.index, "at", Symbol("begin") + Symbol("u"), constant=True),
+                Assign(there, Choice(at < _N, invoke("fg::load", addresses[0]), Number(-1))),
+                Assign(value, Choice(at < _N, invoke("fg::load", addresses[1]), Number(0))),
+            ]),
+            count("k", each, [
+                *where,
+                Assign(waits[0], Choice(inside, Convert("int", there), Number(-1))),
+                Assign(waits[1], value if types[1] == self.wide else Convert(self.wide, value)),
+            ]),
+        ]  # fmt: skip
+        own = Together(Convert("int", THREAD_ROW) - 1) * WARP + Convert("int", THREAD)
+        return [
+            Declare(Plain("int"), "thread", own, constant=True, note="among those that read"),
+            Function("read", self.index, "begin", tuple(body)),
         ]
-        return For("at", None, None, at + AHEAD <= _N, Number(AHEAD), tuple(body))
 
-    def _one_by_one(self) -> For:
-        """What is left of them."""
-        at = Symbol("at")
-        place = self._read(_PLACES, at * Symbol("places_step"))
-        update = self._read(_UPDATES, at * Symbol("updates_step"))
-        body: list[Statement] = [
-            Declare(Plain(self.schedule.dtypes[0].compute.ctype), "place", place, constant=True),
-            Declare(Plain(self.schedule.dtypes[1].compute.ctype), "update", update, constant=True),
-            self._taken(Symbol("place"), Symbol("update")),
-        ]
-        return For("at", None, None, at < _N, None, tuple(body))
-
-    @staticmethod
-    def _read(tensor: Symbol, offset: Term) -> Term:
-        return invoke("fg::load", tensor + offset)
-
-    def _taken(self, place: Term, update: Term) -> Statement:
-        """An update goes to its place; what has none is left out."""
-        inside = every([Number(0) <= place, place < _SIZE])
-        kind, wide = self.schedule.kind, self.schedule.wide
-        if self.schedule.dtypes[1].compute is not wide:
-            update = Convert(self.wide, update)
-        if wide.is_float and kind in _OPERATORS:
-            return If(inside, (Assign(self._own(place), update, _OPERATORS[kind]),), brief=True)
-        combined = invoke(_COMBINED[kind], self._own(place), update)
-        return If(inside, (Assign(self._own(place), combined),))
+    def _taken(self, begin: Term) -> Statement:
+        """Those that wait."""
+        waits = [Symbol(name).at(begin // self.schedule.ahead % 2, 0, THREAD) for name in ("place", "update")]
+        of = (_COMBINED[self.schedule.kind], self.schedule.ahead, self.schedule.pitch)
+        args = [AddressOf(self._kept(Number(0))), *map(AddressOf, waits)]
+        return Do(invoke("fg::take_updates", *args, of=of))
 
     # -- results ------------------------------------------------------------------------------------------------------
 
@@ -254,17 +276,20 @@ class _Builder:
         return Do(invoke("fg::store", address, value if dtype is self.schedule.wide else Convert(dtype.ctype, value)))
 
     def _written(self) -> Statement:
-        """By each thread its own line."""
-        return self._for("place", _SIZE, [self._stored(Symbol("place"), THREAD)])
+        """Each line by the threads that have it, every place by another warp."""
+        at = Symbol("at")
+        whole = If(_FIRST + THREAD < _LINES, (self._stored(at, THREAD),), brief=True)
+        return self._for("at", _SIZE, [self._for_lines([whole])], THREAD_ROW, 1 + READERS)
 
-    def _written_together(self) -> list[Statement]:
-        """By all threads one line after the other."""
-        place, k = Symbol("place"), Symbol("k")
+    def _written_along(self) -> Statement:
+        """Each line by a warp, whose threads have neighbouring places."""
+        at, lane = Symbol("at"), Symbol("lane")
         body: list[Statement] = [
-            If(Symbol("first") + k >= _LINES, (BREAK,), brief=True),
-            Declare(self.index, "there", Symbol("first") + k, constant=True),
-            *self._coordinates("there"),
+            If(_FIRST + lane >= _LINES, (BREAK,), brief=True),
+            Declare(self.index, "written", _FIRST + lane, constant=True),
+            *self._coordinates("written"),
             self._pointer(2),
-            self._for("place", _SIZE, [self._stored(place, k)], THREAD, self.schedule.lines),
+            self._for("at", _SIZE, [self._stored(at, lane)], THREAD, WARP),
         ]
-        return [Do(invoke("__syncthreads")), count("k", self.schedule.lines, body, unroll=None)]
+        step = Number(1 + READERS)
+        return For("lane", Plain("int"), Convert("int", THREAD_ROW), lane < self.schedule.lines, step, tuple(body))

@@ -214,11 +214,13 @@ class _Check:
         self.together = self.together if returned else before
 
     def _alone(self, loop: For) -> None:
-        """A repeated exchange: the threads that come to its next turn must know that all have read the last one."""
+        """A repeated exchange: the threads that come to its next turn must know that all have read the last one. A
+        barrier exchanges nothing by itself."""
         if self.program.cluster > 1 or self.quiet:
             return
         waiting = [node for node in _invoked(loop.body) if _waits(node)]
-        self._require(len(waiting) != 1, "an exchange that its own next turn may overtake", loop.name)
+        exchanges = any(isinstance(node, Method) or node.function != "__syncthreads" for node in waiting)
+        self._require(len(waiting) != 1 or not exchanges, "an exchange that its own next turn may overtake", loop.name)
 
     # -- terms ----------------------------------------------------------------------------------------------------
 

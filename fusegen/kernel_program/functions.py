@@ -72,10 +72,7 @@ _ROWS = (
     DeviceFunction("fg::member_of"),
     # Numbers.
     DeviceFunction("fg::divide_by_count"),
-    DeviceFunction("fg::plus"),
-    DeviceFunction("fg::times"),
-    DeviceFunction("fg::maximum"),
-    DeviceFunction("fg::minimum"),
+    DeviceFunction("fg::take_updates", effect=True),
     # Threads.
     DeviceFunction("__syncthreads", _BLOCK, effect=True),
     DeviceFunction("fg::wait_for_previous_kernel", effect=True),

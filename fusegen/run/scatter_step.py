@@ -13,7 +13,7 @@ from typing import Any
 
 from fusegen.core.dtypes import bool_
 from fusegen.fuse.products import Scatter
-from fusegen.fuse.scatter_schedule import ScatterLaunch, ScatterSchedule, schedule_scatter
+from fusegen.fuse.scatter_schedule import READERS, WARP, ScatterLaunch, ScatterSchedule, schedule_scatter
 from fusegen.fuse.schedule import Buffer
 from fusegen.generate.rendered import Rendered
 from fusegen.generate.scatters import ScatterParam, render_scatter, scatter_parameters
@@ -133,7 +133,7 @@ def _program(planned: PlannedScatter, slots: tuple[str, ...], device: str) -> Pr
     order = [*(param for param in params if param.kind == "pointer"), *static]
     blocks = -(-planned.launch.lines // schedule.lines)
     step = KernelLaunch(
-        loaded, (blocks, 1, 1), (schedule.lines, 1, 1), slots, "<QQQ",
+        loaded, (blocks, 1, 1), (WARP, 1 + READERS, 1), slots, "<QQQ",
         tuple(_number(param, planned.launch) for param in static), tuple(order.index(param) for param in params),
     )  # fmt: skip
     return Program([step], []).bind(tuple(dict.fromkeys(slots)))

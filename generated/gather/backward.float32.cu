@@ -2,6 +2,8 @@
 //     --shape index=512,64 --arg dim=-1
 #include "fusegen.cuh"
 
+#include "fusegen_scatter.cuh"
+
 // gather, backward: scatters, whose kernels come last
 //   d_input[D0, D2] = d_out added at chosen_index along D2, over [D1]
 
@@ -27,54 +29,71 @@ void gather_backward_prologue_i64(const int64_t* __restrict__ the_index_ptr,  //
   fg::store_vector<2>(chosen_index_ptr + at, chosen_index_v);
 }
 
-// scatter: result[line, places[line, i]]: each of a block's 16 threads adds up the updates of a line, in their order,
-//     in shared memory
-extern "C" __global__ __launch_bounds__(16)
+// scatter: result[line, places[line, i]]: one warp of a block adds up what is for 16 lines, a thread each, in shared
+//     memory, in the order of i; 4 others read ahead
+extern "C" __global__ __launch_bounds__(160)
 void scatter_sum_i64_f32_f32(const int64_t* places_ptr, const float* updates_ptr, float* result_ptr, int lines, int n,
                              int size, int64_t places_stride0, int64_t places_step, int64_t updates_stride0,
                              int64_t updates_step, int64_t result_stride0, int64_t result_step) {
   fg::wait_for_previous_kernel();
   const int first = int(blockIdx.x) * 16;
-  const int line = fg::at_most(int(first + threadIdx.x), lines - 1);
+  const int line = fg::at_most(first + int(threadIdx.x) % 16, lines - 1);
   const int j0 = line;
   const int64_t* places = places_ptr + j0 * places_stride0;
   const float* updates = updates_ptr + j0 * updates_stride0;
   using Held = float[3072][17];
   Held& held = fg::dynamic_shared<Held>();
-
-  for (int place = 0; place < size; ++place) {
-    held[place][threadIdx.x] = 0.0f;
-  }
-
-  // Several updates are read before the first is taken.
-  int at = 0;
-  for (; at + 16 <= n; at += 16) {
-    int64_t place[16];
-    float update[16];
+  FUSEGEN_SHARED(int, place, [2][64][17]);
+  FUSEGEN_SHARED(float, update, [2][64][17]);
+  const int thread = (int(threadIdx.y) - 1) * 32 + int(threadIdx.x);  // among those that read
+  const auto read = [&](const int begin) {
+    const int into = begin / 64 % 2;
+    int64_t there[8];
+    float value[8];
 #pragma unroll
-    for (int u = 0; u < 16; ++u) {
-      place[u] = fg::load(places + (at + u) * places_step);
-      update[u] = fg::load(updates + (at + u) * updates_step);
+    for (int k = 0; k < 8; ++k) {
+      const int u = thread % 64;
+      const int lane = thread / 64 + k * 2;
+      const int line_read = fg::at_most(first + lane, lines - 1);
+      const int at = begin + u;
+      there[k] = at < n ? fg::load(places_ptr + line_read * places_stride0 + at * places_step) : -1;
+      value[k] = at < n ? fg::load(updates_ptr + line_read * updates_stride0 + at * updates_step) : 0;
     }
 #pragma unroll
-    for (int u = 0; u < 16; ++u) {
-      if (0 <= place[u] && place[u] < size) held[place[u]][threadIdx.x] += update[u];
+    for (int k = 0; k < 8; ++k) {
+      const int u = thread % 64;
+      const int lane = thread / 64 + k * 2;
+      place[into][u][lane] = 0 <= there[k] && there[k] < size ? int(there[k]) : -1;
+      update[into][u][lane] = value[k];
+    }
+  };
+
+  for (int at = threadIdx.y; at < size; at += 5) {
+    if (threadIdx.x < 16) {
+      held[at][threadIdx.x] = 0.0f;
     }
   }
-  for (; at < n; ++at) {
-    const int64_t place = fg::load(places + at * places_step);
-    const float update = fg::load(updates + at * updates_step);
-    if (0 <= place && place < size) held[place][threadIdx.x] += update;
-  }
-
+  if (threadIdx.y > 0) read(0);
   __syncthreads();
-  for (int k = 0; k < 16; ++k) {
-    if (first + k >= lines) break;
-    const int there = first + k;
-    const int j0 = there;
+  for (int begin = 0; begin < n; begin += 64) {
+    if (threadIdx.y == 0) {
+      if (threadIdx.x < 16) {
+        fg::take_updates<fg::Added, 64, 17>(&held[0][threadIdx.x], &place[begin / 64 % 2][0][threadIdx.x],
+                                            &update[begin / 64 % 2][0][threadIdx.x]);
+      }
+    } else {
+      if (begin + 64 < n) read(begin + 64);
+    }
+    __syncthreads();
+  }
+
+  for (int lane = int(threadIdx.y); lane < 16; lane += 5) {
+    if (first + lane >= lines) break;
+    const int written = first + lane;
+    const int j0 = written;
     float* result = result_ptr + j0 * result_stride0;
-    for (int place = threadIdx.x; place < size; place += 16) {
-      fg::store(result + place * result_step, held[place][k]);
+    for (int at = threadIdx.x; at < size; at += 32) {
+      fg::store(result + at * result_step, held[at][lane]);
     }
   }
 }

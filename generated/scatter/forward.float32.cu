@@ -4,6 +4,8 @@
 
 #include "fusegen_places.cuh"
 
+#include "fusegen_scatter.cuh"
+
 // scatter, forward: scatters, whose kernels come last
 //   top[D0, D2] = factor_2 maximum at factor along D0, over [D1]
 
@@ -129,53 +131,60 @@ void scatter_forward_epilogue_f32(const float* __restrict__ input_ptr,  // [D0, 
   }
 }
 
-// scatter: result[line, places[line, i]]: each of a block's 16 threads takes the maximum of the updates of a line, in
-//     their order, in shared memory
-extern "C" __global__ __launch_bounds__(16)
+// scatter: result[line, places[line, i]]: one warp of a block takes the maximum of what is for 32 lines, a thread each,
+//     in shared memory, in the order of i; 4 others read ahead
+extern "C" __global__ __launch_bounds__(160)
 void scatter_max_i64_i64_i64(const int64_t* places_ptr, const int64_t* updates_ptr, int64_t* result_ptr, int lines,
                              int n, int size, int64_t places_stride0, int64_t places_step,
                              int64_t updates_stride0, int64_t updates_step, int64_t result_stride0,
                              int64_t result_step) {
   fg::wait_for_previous_kernel();
-  const int line = int(blockIdx.x) * 16 + threadIdx.x;
-  if (line >= lines) return;
+  const int first = int(blockIdx.x) * 32;
+  const int line = fg::at_most(first + int(threadIdx.x), lines - 1);
   const int j0 = line;
   const int64_t* places = places_ptr + j0 * places_stride0;
   const int64_t* updates = updates_ptr + j0 * updates_stride0;
   int64_t* result = result_ptr + j0 * result_stride0;
-  using Held = int64_t[512][16];
+  using Held = int64_t[512][32];
   Held& held = fg::dynamic_shared<Held>();
-
-  for (int place = 0; place < size; ++place) {
-    held[place][threadIdx.x] = int64_t(-9223372036854775807LL - 1);
-  }
-
-  // Several updates are read before the first is taken.
-  int at = 0;
-  for (; at + 16 <= n; at += 16) {
-    int64_t place[16];
-    int64_t update[16];
+  FUSEGEN_SHARED(int, place, [2][32][32]);
+  FUSEGEN_SHARED(int64_t, update, [2][32][32]);
+  const int thread = (int(threadIdx.y) - 1) * 32 + int(threadIdx.x);  // among those that read
+  const auto read = [&](const int begin) {
+    const int into = begin / 32 % 2;
+    int64_t there[8];
+    int64_t value[8];
 #pragma unroll
-    for (int u = 0; u < 16; ++u) {
-      place[u] = fg::load(places + (at + u) * places_step);
-      update[u] = fg::load(updates + (at + u) * updates_step);
+    for (int k = 0; k < 8; ++k) {
+      const int u = thread / 32 + k * 4;
+      const int at = begin + u;
+      there[k] = at < n ? fg::load(places + at * places_step) : -1;
+      value[k] = at < n ? fg::load(updates + at * updates_step) : 0;
     }
 #pragma unroll
-    for (int u = 0; u < 16; ++u) {
-      if (0 <= place[u] && place[u] < size) {
-        held[place[u]][threadIdx.x] = fg::maximum(held[place[u]][threadIdx.x], update[u]);
-      }
+    for (int k = 0; k < 8; ++k) {
+      const int u = thread / 32 + k * 4;
+      place[into][u][int(threadIdx.x)] = 0 <= there[k] && there[k] < size ? int(there[k]) : -1;
+      update[into][u][int(threadIdx.x)] = value[k];
     }
+  };
+
+  for (int at = threadIdx.y; at < size; at += 5) {
+    held[at][threadIdx.x] = int64_t(-9223372036854775807LL - 1);
   }
-  for (; at < n; ++at) {
-    const int64_t place = fg::load(places + at * places_step);
-    const int64_t update = fg::load(updates + at * updates_step);
-    if (0 <= place && place < size) {
-      held[place][threadIdx.x] = fg::maximum(held[place][threadIdx.x], update);
+  if (threadIdx.y > 0) read(0);
+  __syncthreads();
+  for (int begin = 0; begin < n; begin += 32) {
+    if (threadIdx.y == 0) {
+      fg::take_updates<fg::Largest, 32, 32>(&held[0][threadIdx.x], &place[begin / 32 % 2][0][threadIdx.x],
+                                            &update[begin / 32 % 2][0][threadIdx.x]);
+    } else {
+      if (begin + 32 < n) read(begin + 32);
     }
+    __syncthreads();
   }
 
-  for (int place = 0; place < size; ++place) {
-    fg::store(result + place * result_step, held[place][threadIdx.x]);
+  for (int at = threadIdx.y; at < size; at += 5) {
+    if (first + threadIdx.x < lines) fg::store(result + at * result_step, held[at][threadIdx.x]);
   }
 }

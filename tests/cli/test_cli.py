@@ -196,7 +196,8 @@ def test_emit_writes_a_file_that_compiles_where_it_lies(fusegen: Any, tmp_path: 
     assert (done.code, done.out) == (0, "")
     assert sorted(path.name for path in folder.iterdir()) == [
         "fusegen.cuh", "fusegen_math.cuh", "fusegen_places.cuh", "fusegen_random.cuh", "fusegen_reduce.cuh",
-        "fusegen_rows.cuh", "fusegen_scan.cuh", "fusegen_trig.cuh", "fusegen_vector.cuh", "silu_backward.float32.cu",
+        "fusegen_rows.cuh", "fusegen_scan.cuh", "fusegen_scatter.cuh", "fusegen_trig.cuh", "fusegen_vector.cuh",
+        "silu_backward.float32.cu",
         "silu_backward.float32.sm_75.cubin", "silu_backward.float32.sm_90.cubin",
     ]  # fmt: skip
     assert re.search(r"sm_90 silu_backward_f32: \d+ registers, 0 bytes of spills", done.err)

@@ -13,7 +13,7 @@ from fusegen.core.dtypes import BY_NAME
 from fusegen.core.errors import CompileError
 from fusegen.core.one_term import start
 from fusegen.fuse.products import Scatter, Source
-from fusegen.fuse.scatter_schedule import AHEAD, FEW_UPDATES, FEWEST_LINES
+from fusegen.fuse.scatter_schedule import FEW_UPDATES, FEWEST_LINES
 from fusegen.inspect.passes import shown_passes
 from fusegen.matmul.views import TensorLayout
 from fusegen.plan.frameworks import Torch
@@ -26,8 +26,9 @@ BF16, F16, F32, F64, I32, I64 = (
     torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int32, torch.int64,
 )  # fmt: skip
 KINDS = ("sum", "prod", "max", "min")
-# Lines, updates of each and places: fewer and more updates than are read ahead, one line more than a block has.
-SIZES = ((70, 5, 9), (129, 2 * AHEAD + 3, 7), (3, AHEAD, 1), (300, 1, 40), (65, 40, 130))
+# Lines, updates of each and places: fewer updates than are read ahead, as many and more, one line more than a block
+# has, and lines of which a block has room for fewer.
+SIZES = ((70, 5, 9), (129, 67, 7), (3, 32, 1), (300, 1, 40), (65, 40, 130), (33, 150, 700), (12, 140, 2000))
 
 
 def run(
@@ -160,7 +161,7 @@ def test_which_scatters_have_such_a_kernel() -> None:
 
     assert planned(FEWEST_LINES, 10**6, 100) and not planned(FEWEST_LINES - 1, FEW_UPDATES + 1, 100)
     assert planned(1, FEW_UPDATES, 100)
-    assert planned(1000, 10, 7168) and not planned(1000, 10, 7169)  # of floats, eight lines
+    assert planned(1000, 10, 6144) and not planned(1000, 10, 6145)  # of floats, eight lines
     assert not planned(1000, 0, 5) and not planned(0, 10, 5)
 
 
@@ -176,7 +177,8 @@ def test_few_texts_serve_all_numbers_of_places() -> None:
 
 @pytest.mark.emulator
 @pytest.mark.cpu
-def test_the_emulator_says_where_threads_write_what_others_still_add_to(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("which", ["first", "second"])
+def test_both_barriers_are_needed(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     target, original = Racing(), steps.plan_scatter
     monkeypatch.setattr(steps, "target_of", lambda device: target)
     monkeypatch.setattr(launched_step, "target_of", lambda device: target)
@@ -187,8 +189,13 @@ def test_the_emulator_says_where_threads_write_what_others_still_add_to(monkeypa
 
     def without(*given: Any, **named: Any) -> Any:
         planned = original(*given, **named)
-        assert planned is not None and planned.kernel.text.count("__syncthreads();") == 1
-        text = planned.kernel.text.replace("__syncthreads();", "")
+        assert planned is not None and planned.kernel.text.count("__syncthreads();") == 2
+        before, between, after = planned.kernel.text.split("__syncthreads();")
+        text = (
+            f"{before}{between}__syncthreads();{after}"
+            if which == "first"
+            else f"{before}__syncthreads();{between}{after}"
+        )
         return replace(planned, kernel=replace(planned.kernel, text=text))
 
     monkeypatch.setattr(steps, "plan_scatter", without)

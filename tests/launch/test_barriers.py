@@ -61,7 +61,11 @@ FUNCTION = re.compile(r"^\s*(?:template <[^;]*?> *)?(?:static )?FG_DEVICE [^;=]*
 FOLDER = ROOT / "templates"
 TEMPLATES = sorted(path.name for path in FOLDER.glob("*.j2"))
 DEVICE_HEADERS = sorted(name for name in HEADERS if name.endswith(".cuh"))
-ROOTS = ("fusegen.cuh", "fusegen_scan.cuh")  # what kernels include; the others are parts of the first
+ROOTS = (
+    "fusegen.cuh",
+    "fusegen_scan.cuh",
+    "fusegen_scatter.cuh",
+)  # what kernels include; the others are parts of the first
 
 
 def report(work: Callable[[], None]) -> str:
