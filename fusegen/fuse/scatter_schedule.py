@@ -3,8 +3,8 @@
 ``result[line, place[line, i]] += update[line, i]``: a line is all places of the result that the same updates may go
 to. One thread owns a line. It keeps the line in shared memory and takes the line's updates in their order, so that sums
 have the same bits each time, without sorting and without atomics. Threads beside it own the lines beside it. The other
-warps of its block read the updates that come next meanwhile, from neighbouring addresses, whichever way these go. All of
-them write results.
+warps of its block read the updates that come next meanwhile, from neighbouring addresses, whichever way these go. All
+of them write results.
 """
 
 from __future__ import annotations
@@ -139,9 +139,9 @@ def schedule_scatter(
     ]  # fmt: skip
 
     def at_once(schedule: ScatterSchedule) -> tuple[int, int]:
-        """Lines that a multiprocessor has at a time."""
+        """Lines that a multiprocessor has at a time; of several blocks rather than of one, which all read ahead."""
         blocks = min((shared + _MORE) // (schedule.shared + schedule.staged + _OWN), MOST_THREADS // schedule.threads)
-        return min(blocks * schedule.lines, -(-lines // MULTIPROCESSORS)), schedule.lines
+        return min(blocks * schedule.lines, -(-lines // MULTIPROCESSORS)), -schedule.lines
 
     fitting = [schedule for schedule in options if schedule.shared + schedule.staged <= shared]
     if not fitting:

@@ -29,31 +29,31 @@ void gather_backward_prologue_i64(const int64_t* __restrict__ the_index_ptr,  //
   fg::store_vector<2>(chosen_index_ptr + at, chosen_index_v);
 }
 
-// scatter: result[line, places[line, i]]: one warp of a block adds up what is for 16 lines, a thread each, in shared
+// scatter: result[line, places[line, i]]: one warp of a block adds up what is for 8 lines, a thread each, in shared
 //     memory, in the order of i; 4 others read ahead
 extern "C" __global__ __launch_bounds__(160)
 void scatter_sum_i64_f32_f32(const int64_t* places_ptr, const float* updates_ptr, float* result_ptr, int lines, int n,
                              int size, int64_t places_stride0, int64_t places_step, int64_t updates_stride0,
                              int64_t updates_step, int64_t result_stride0, int64_t result_step) {
   fg::wait_for_previous_kernel();
-  const int first = int(blockIdx.x) * 16;
-  const int line = fg::at_most(first + int(threadIdx.x) % 16, lines - 1);
+  const int first = int(blockIdx.x) * 8;
+  const int line = fg::at_most(first + int(threadIdx.x) % 8, lines - 1);
   const int j0 = line;
   const int64_t* places = places_ptr + j0 * places_stride0;
   const float* updates = updates_ptr + j0 * updates_stride0;
-  using Held = float[3072][17];
+  using Held = float[3072][9];
   Held& held = fg::dynamic_shared<Held>();
-  FUSEGEN_SHARED(int, place, [2][64][17]);
-  FUSEGEN_SHARED(float, update, [2][64][17]);
+  FUSEGEN_SHARED(int, place, [2][128][9]);
+  FUSEGEN_SHARED(float, update, [2][128][9]);
   const int thread = (int(threadIdx.y) - 1) * 32 + int(threadIdx.x);  // among those that read
   const auto read = [&](const int begin) {
-    const int into = begin / 64 % 2;
+    const int into = begin / 128 % 2;
     int64_t there[8];
     float value[8];
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      const int u = thread % 64;
-      const int lane = thread / 64 + k * 2;
+      const int u = thread % 128;
+      const int lane = thread / 128 + k * 1;
       const int line_read = fg::at_most(first + lane, lines - 1);
       const int at = begin + u;
       there[k] = at < n ? fg::load(places_ptr + line_read * places_stride0 + at * places_step) : -1;
@@ -61,33 +61,33 @@ void scatter_sum_i64_f32_f32(const int64_t* places_ptr, const float* updates_ptr
     }
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      const int u = thread % 64;
-      const int lane = thread / 64 + k * 2;
+      const int u = thread % 128;
+      const int lane = thread / 128 + k * 1;
       place[into][u][lane] = 0 <= there[k] && there[k] < size ? int(there[k]) : -1;
       update[into][u][lane] = value[k];
     }
   };
 
   for (int at = threadIdx.y; at < size; at += 5) {
-    if (threadIdx.x < 16) {
+    if (threadIdx.x < 8) {
       held[at][threadIdx.x] = 0.0f;
     }
   }
   if (threadIdx.y > 0) read(0);
   __syncthreads();
-  for (int begin = 0; begin < n; begin += 64) {
+  for (int begin = 0; begin < n; begin += 128) {
     if (threadIdx.y == 0) {
-      if (threadIdx.x < 16) {
-        fg::take_updates<fg::Added, 64, 17>(&held[0][threadIdx.x], &place[begin / 64 % 2][0][threadIdx.x],
-                                            &update[begin / 64 % 2][0][threadIdx.x]);
+      if (threadIdx.x < 8) {
+        fg::take_updates<fg::Added, 128, 9>(&held[0][threadIdx.x], &place[begin / 128 % 2][0][threadIdx.x],
+                                            &update[begin / 128 % 2][0][threadIdx.x]);
       }
     } else {
-      if (begin + 64 < n) read(begin + 64);
+      if (begin + 128 < n) read(begin + 128);
     }
     __syncthreads();
   }
 
-  for (int lane = int(threadIdx.y); lane < 16; lane += 5) {
+  for (int lane = int(threadIdx.y); lane < 8; lane += 5) {
     if (first + lane >= lines) break;
     const int written = first + lane;
     const int j0 = written;

@@ -131,7 +131,7 @@ void scatter_forward_epilogue_f32(const float* __restrict__ input_ptr,  // [D0, 
   }
 }
 
-// scatter: result[line, places[line, i]]: one warp of a block takes the maximum of what is for 32 lines, a thread each,
+// scatter: result[line, places[line, i]]: one warp of a block takes the maximum of what is for 8 lines, a thread each,
 //     in shared memory, in the order of i; 4 others read ahead
 extern "C" __global__ __launch_bounds__(160)
 void scatter_max_i64_i64_i64(const int64_t* places_ptr, const int64_t* updates_ptr, int64_t* result_ptr, int lines,
@@ -139,52 +139,58 @@ void scatter_max_i64_i64_i64(const int64_t* places_ptr, const int64_t* updates_p
                              int64_t updates_stride0, int64_t updates_step, int64_t result_stride0,
                              int64_t result_step) {
   fg::wait_for_previous_kernel();
-  const int first = int(blockIdx.x) * 32;
-  const int line = fg::at_most(first + int(threadIdx.x), lines - 1);
+  const int first = int(blockIdx.x) * 8;
+  const int line = fg::at_most(first + int(threadIdx.x) % 8, lines - 1);
   const int j0 = line;
   const int64_t* places = places_ptr + j0 * places_stride0;
   const int64_t* updates = updates_ptr + j0 * updates_stride0;
   int64_t* result = result_ptr + j0 * result_stride0;
-  using Held = int64_t[512][32];
+  using Held = int64_t[512][8];
   Held& held = fg::dynamic_shared<Held>();
-  FUSEGEN_SHARED(int, place, [2][32][32]);
-  FUSEGEN_SHARED(int64_t, update, [2][32][32]);
+  FUSEGEN_SHARED(int, place, [2][128][8]);
+  FUSEGEN_SHARED(int64_t, update, [2][128][8]);
   const int thread = (int(threadIdx.y) - 1) * 32 + int(threadIdx.x);  // among those that read
   const auto read = [&](const int begin) {
-    const int into = begin / 32 % 2;
+    const int into = begin / 128 % 2;
     int64_t there[8];
     int64_t value[8];
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      const int u = thread / 32 + k * 4;
+      const int u = thread / 8 + k * 16;
       const int at = begin + u;
       there[k] = at < n ? fg::load(places + at * places_step) : -1;
       value[k] = at < n ? fg::load(updates + at * updates_step) : 0;
     }
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      const int u = thread / 32 + k * 4;
-      place[into][u][int(threadIdx.x)] = 0 <= there[k] && there[k] < size ? int(there[k]) : -1;
-      update[into][u][int(threadIdx.x)] = value[k];
+      const int u = thread / 8 + k * 16;
+      place[into][u][int(threadIdx.x) % 8] = 0 <= there[k] && there[k] < size ? int(there[k]) : -1;
+      update[into][u][int(threadIdx.x) % 8] = value[k];
     }
   };
 
   for (int at = threadIdx.y; at < size; at += 5) {
-    held[at][threadIdx.x] = int64_t(-9223372036854775807LL - 1);
+    if (threadIdx.x < 8) {
+      held[at][threadIdx.x] = int64_t(-9223372036854775807LL - 1);
+    }
   }
   if (threadIdx.y > 0) read(0);
   __syncthreads();
-  for (int begin = 0; begin < n; begin += 32) {
+  for (int begin = 0; begin < n; begin += 128) {
     if (threadIdx.y == 0) {
-      fg::take_updates<fg::Largest, 32, 32>(&held[0][threadIdx.x], &place[begin / 32 % 2][0][threadIdx.x],
-                                            &update[begin / 32 % 2][0][threadIdx.x]);
+      if (threadIdx.x < 8) {
+        fg::take_updates<fg::Largest, 128, 8>(&held[0][threadIdx.x], &place[begin / 128 % 2][0][threadIdx.x],
+                                              &update[begin / 128 % 2][0][threadIdx.x]);
+      }
     } else {
-      if (begin + 32 < n) read(begin + 32);
+      if (begin + 128 < n) read(begin + 128);
     }
     __syncthreads();
   }
 
   for (int at = threadIdx.y; at < size; at += 5) {
-    if (first + threadIdx.x < lines) fg::store(result + at * result_step, held[at][threadIdx.x]);
+    if (threadIdx.x < 8) {
+      if (first + threadIdx.x < lines) fg::store(result + at * result_step, held[at][threadIdx.x]);
+    }
   }
 }
