@@ -231,7 +231,9 @@ class _Statements(PlaceStatements):
             sign = self.of(["<", "<=", ">", ">="])
             return Value(f"({x.at(AND)} {sign} {other.at(AND)})", "b", whole)
         if form == "both":
-            return Value(f"(({x.at(AND)} > 0.1) {self.of('&|')} ~({other.at(AND)} < 0.3))", "b", whole)
+            both = f"({x.at(AND)} > 0.1) {self.of('&|^')} "
+            text = f"({both}~({other.at(AND)} < 0.3))" if self.flip() else f"~({both}({other.at(AND)} < 0.3))"
+            return Value(text, "b", whole)
         if form == "masked":
             return Value(f"lib.where({other.text}, {x.text}, {self.of(NUMBERS)})", "f", whole)
         if form == "any":

@@ -104,14 +104,28 @@ class Printer:
         return self.half and quotient.dtype is dtypes.float32 and self.each(quotient)
 
     def _argument(self, arg: Expr) -> str:
-        """An argument of a call. Integers of literals alone carry their type there, for overload resolution."""
+        """An argument of a call. Integers of literals alone, and bools that C computes in int, carry their type there,
+        for overload resolution: of an int that is 1 `~` is -2, which is true as well."""
         text = self._print(arg)[0]
+        if self._is_int_of_bools(arg):
+            return f"bool({text})"
         if arg.dtype.category is not Category.INTEGER:
             return text
         if isinstance(arg, Const) and not self._is_int(arg) and arg.dtype is not dtypes.int32:
             return text  # which says its type
         is_literal = self._is_int(arg) or not any(isinstance(n, (Ref, Size)) for n in walk([arg]))
         return f"{_ctype(arg.dtype)}({text})" if is_literal else text
+
+    def _is_int_of_bools(self, expr: Expr) -> bool:
+        """Whether it is a bool that is an int in C: two bools in an operator of bits, or what is chosen of such."""
+        if expr.dtype is not dtypes.bool_ or expr in self.known:
+            return False
+        match expr:
+            case Call("bitwise_and" | "bitwise_or" | "bitwise_xor"):
+                return True
+            case Call("where", (_, *values)):
+                return any(map(self._is_int_of_bools, values))
+        return False
 
     def _is_int(self, expr: Expr) -> bool:
         """Whether it is an int in C, where its dtype is another one: a literal, or what is chosen of such."""

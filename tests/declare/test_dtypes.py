@@ -272,3 +272,20 @@ def test_two_that_are_true_are_true() -> None:
 
     for found, expected in zip(fg.op(of, name="either")(x, y, number), of(x, y, number), strict=True):
         assert found.dtype is expected.dtype and torch.equal(found, expected)
+
+
+@pytest.mark.emulator
+def test_what_is_not_both_is_a_bool() -> None:
+    """C computes `&`, `|` and `^` of bools in int, and `~` of an int that is 1 is -2, which is true as well."""
+    x, y = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
+    number = torch.tensor([0.5, -1.0, 2.0, 3.0])
+
+    def of(x: Any, y: Any, number: Any) -> tuple[Any, ...]:
+        inside = (number > 0) & (number < 2.5)
+        return (
+            ~(x & y), ~(x | y), ~(x ^ y), ~(x & True), ~inside, (~(x | y)).sum(), torch.where(~inside, number, 0.0),
+            ~torch.where(x, x ^ y, y), ~torch.where(inside, y, x & y), ~(x & ~(x | y)), ~inside * number,
+        )  # fmt: skip
+
+    for found, expected in zip(fg.op(of, name="neither")(x, y, number), of(x, y, number), strict=True):
+        assert found.dtype is expected.dtype and torch.equal(found, expected)
