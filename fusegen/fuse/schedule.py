@@ -611,7 +611,7 @@ def _reduction(
     splits = max(1, min(MOST_SPLITS, WANTED_BLOCKS // max(blocks, 1), n // (at_once * REDUCE_ELEMENTS)))
     if splits == 1 and not along_kept and m < 2 * FEW_BLOCKS:  # too few blocks to be shared out evenly
         splits = max(1, min(WANTED_BLOCKS // max(blocks, 1), n // (at_once * FEWEST_ELEMENTS)))
-    while 1 < splits <= FEW_BLOCKS // (2 * blocks) and 2 * splits * at_once * FEWEST_ELEMENTS <= n:
+    while 1 < splits <= FEW_BLOCKS // (2 * max(blocks, 1)) and 2 * splits * at_once * FEWEST_ELEMENTS <= n:
         splits *= 2  # a second kernel runs anyway
     splits = choices.take("splits", splits, powers(1, min(MOST_SPLITS, n // at_once)))
     together = 1 if apart else vector

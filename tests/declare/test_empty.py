@@ -48,9 +48,10 @@ def check(program: Program, number: int) -> None:
             torch.testing.assert_close(mine, theirs, equal_nan=True, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(6))
 def test_programs(block: int) -> None:
-    run = given(programs(sizes=(0, 2, 3, 4), most=4))(lambda program: check(program, block))
+    sizes = (0, 2, 3, 4) if block < 4 else (0, 3, 9000)  # a long dimension beside nothing is shared out among blocks
+    run = given(programs(sizes=sizes, most=4))(lambda program: check(program, block))
     run = settings(
         max_examples=25, database=None, deadline=None, phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
@@ -62,6 +63,34 @@ def test_every_stage_adds_up_nothing() -> None:
     """Of a tensor without elements no stage can tell a dimension from the number of elements."""
     arguments = (Argument("a", "f", (0, 1, 3)), Argument("b", "f", (0, 4, 3)))
     assert list(Stages(Program("    return a * b", arguments, 1)).run()) == []
+
+
+LONG: dict[str, Callable[[Any], Any]] = {
+    "sum": lambda x: x.sum(0), "sums": lambda x: (x.sum(0), x.sum()), "amax": lambda x: x.amax(0),
+    "mean": lambda x: x.mean(0, keepdim=True) * x, "softmax": lambda x: x.softmax(0), "var": lambda x: x.var(0),
+    "any": lambda x: (x > 0).any(0), "part": lambda x: torch.cat([x, x], 1)[:, 1:].sum(0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_long_columns_of_no_rows(name: str) -> None:
+    """So long that several blocks share one, of which there is none."""
+    x, function = torch.randn(9000, 0), LONG[name]
+    op = fg.op(function)
+    for mine, theirs in zip(as_tuple(op(x)), as_tuple(function(x)), strict=True):
+        torch.testing.assert_close(mine, theirs, equal_nan=True)
+    leaf = x.clone().requires_grad_()
+    results = [result.sum() for result in as_tuple(op(leaf)) if result.is_floating_point()]
+    if results:
+        sum(results).backward()
+        assert leaf.grad is not None and leaf.grad.shape == x.shape
+
+
+def test_a_weight_of_no_columns() -> None:
+    """Its gradient is a sum over all rows, of nothing."""
+    x, weight = torch.randn(9000, 0), torch.randn(0, requires_grad=True)
+    fg.op(lambda x, weight: x * weight, name="scaled")(x, weight).sum().backward()
+    assert weight.grad is not None and weight.grad.shape == (0,)
 
 
 def test_a_sum_of_nothing_beside_another_result() -> None:
