@@ -261,7 +261,8 @@ class _Statements(PlaceStatements):
         if form == "wide":  # two that meet in a shape that neither has
             return Value(f"lib.expand_dims({x.text}, -1)", "f", (*x.shape, 1)) if rank < 4 else None
         if form == "bytes":
-            return Value(f"{x.at(MUL)} * lib.as_float(lib.byte({other.text}), {x.text})", "f", whole, MUL)
+            byte = f"lib.byte({other.text})" if self.flip() else f"300 - lib.byte({other.text})"
+            return Value(f"{x.at(MUL)} * lib.as_float({byte}, {x.text})", "f", whole, MUL)
         if form == "ints":
             i = self.meeting(x, "i")
             name = self.of(["amax", "amin", "sum"])

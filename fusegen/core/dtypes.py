@@ -60,6 +60,13 @@ class DType:
         """torch's name of what holds negative numbers."""
         return self.name not in ("bool", "uint8")
 
+    def holds(self, number: float) -> bool:
+        """Whether torch takes this number for an integer dtype's: negative ones of unsigned bytes count from 256."""
+        if self.category is not Category.INTEGER:
+            return True
+        end = 1 << 8 * self.size - self.is_signed
+        return -end <= number < end if self.is_signed else -end < number < end
+
     @property
     def itemsize(self) -> int:
         """torch's name of ``size``, in bytes."""

@@ -680,12 +680,8 @@ def elementwise(name: str, *args: Like, detail: Detail = None) -> Value:
     """
     row = lookup(name)
     if len(args) != row.arity:
-        raise DeclarationError(
-            f"{current().where}, {name}",
-            given=f"{len(args)} arguments",
-            expected=f"{row.arity}",
-            fix="see `fusegen list --functions`",
-        )
+        given, fix = f"{len(args)} arguments", "see `fusegen list --functions`"
+        raise DeclarationError(f"{current().where}, {name}", given=given, expected=f"{row.arity}", fix=fix)
     values = current().apart([lift(arg) for arg in args], name)
     dims = broadcast(values, name)
     head = values[:1] if row.kind is Kind.SELECT else []
@@ -695,12 +691,17 @@ def elementwise(name: str, *args: Like, detail: Detail = None) -> Value:
         return Value(values[0].expr, dtype, dims, values[0].weak)
     weak = all(value.weak for value in values)
     exact = dtypes.float64 if weak and dtype.is_float and current().double else dtype
-    exprs = [convert(value.expr, exact) for value in typed]
-    if head:
-        if head[0].dtype is not dtypes.bool_:
-            raise wrong_dtype(name, head[0].dtype, "a bool condition", "compare it with something: x != 0")
-        exprs.insert(0, head[0].expr)
-    expr = row(*exprs, detail=detail)
+    if name in _CHOOSING and not dtype.is_float:
+        for value in typed:
+            _check_held(name, value, dtype)
+        # A bound that only the call knows may be beyond a narrow dtype's range, and is none there.
+        called = any(value.weak and not isinstance(value.expr, Const) for value in typed)
+        exact = dtypes.int64 if called and name != "where" else dtype
+    if head and head[0].dtype is not dtypes.bool_:
+        raise wrong_dtype(name, head[0].dtype, "a bool condition", "compare it with something: x != 0")
+    exprs = [*(value.expr for value in head), *(convert(value.expr, exact) for value in typed)]
+    expr: Expr = row(*exprs, detail=detail)
+    expr = expr if exact is dtype or dtype.is_float else converted(expr, dtype)
     return Value(expr, dtypes.bool_ if expr.dtype is dtypes.bool_ else dtype, dims, weak)
 
 
@@ -726,6 +727,16 @@ def _argument_dtype(row: Function, values: Sequence[Value]) -> DType:
     return dtype
 
 
+# What may take a number as it stands, where arithmetic wraps around in the dtype of the tensor that it meets.
+_CHOOSING = ("where", "clamp", "maximum", "minimum")
+
+
+def _check_held(what: str, value: Value, dtype: DType) -> None:
+    number = value.expr.value if value.weak and isinstance(value.expr, Const) else 0
+    if not dtype.holds(number):
+        raise wrong_dtype(what, dtype, f"a dtype that holds {number} (as torch)", "cast with .to(fg.int64)")
+
+
 def wrong_dtype(name: str, given: DType, expected: str, fix: str) -> DtypeError:
     """The error of a function that does not take a dtype."""
     return DtypeError(f"{current().where}, {name}", given=str(given), expected=expected, fix=fix)
@@ -734,6 +745,7 @@ def wrong_dtype(name: str, given: DType, expected: str, fix: str) -> DtypeError:
 def cast(x: Like, dtype: Any) -> Value:
     """``x`` in another dtype (a fusegen or torch dtype, or its name); to a half type it rounds."""
     value, target = lift(x), as_dtype(dtype)
+    _check_held("cast", value, target)
     expr = convert(value.expr, target)
     if value.dtype is not target:
         expr = rounded(expr, target)
@@ -745,15 +757,11 @@ def as_dtype(dtype: Any) -> DType:
     if isinstance(dtype, DType):
         return dtype
     dtype = {float: dtypes.float64, int: dtypes.int64}.get(dtype, dtype) if isinstance(dtype, type) else dtype
-    found = (
-        dtype
-        if isinstance(dtype, DType)
-        else dtypes.parse(str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype))
-    )
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype
+    found = dtype if isinstance(dtype, DType) else dtypes.parse(str(name))
     if found is None:
-        raise DtypeError(
-            "fusegen", given=repr(dtype), expected=", ".join(dtypes.BY_NAME), fix="cast the tensor to one of these"
-        )
+        names = ", ".join(dtypes.BY_NAME)
+        raise DtypeError("fusegen", given=repr(dtype), expected=names, fix="cast the tensor to one of these")
     return found
 
 

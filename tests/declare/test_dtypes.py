@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ import fusegen as fg
 from fusegen.declare.language import REDUCTIONS, TABLE_FUNCTIONS
 from fusegen.declare.table import lookup
 from tests.ops.test_ops_torch import INFOS, NAMES, OURS
+from tools.program_checks import interpreted
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -289,3 +290,74 @@ def test_what_is_not_both_is_a_bool() -> None:
 
     for found, expected in zip(fg.op(of, name="neither")(x, y, number), of(x, y, number), strict=True):
         assert found.dtype is expected.dtype and torch.equal(found, expected)
+
+
+# What takes a number as it stands: in arithmetic it wraps around.
+TAKES = {
+    "where": lambda x: torch.where(x > 1, x, 300), "masked_fill": lambda x: x.masked_fill(x > 1, -300),
+    "clamp": lambda x: x.clamp(max=300), "both": lambda x: x.clamp(0, 300), "fill": lambda x: torch.full_like(x, 300),
+    "pad": lambda x: F.pad(x, (1, 1), value=300), "index_fill": lambda x: x.index_fill(0, torch.arange(1), 300),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8], ids=str)
+@pytest.mark.parametrize("name", TAKES)
+def test_numbers_that_no_element_can_be_are_refused(name: str, dtype: torch.dtype) -> None:
+    x = torch.tensor([1, 100], dtype=dtype)
+    with pytest.raises(RuntimeError, match="without overflow"):
+        TAKES[name](x)
+    with pytest.raises(fg.DtypeError, match=f"given: +{fg.op(lambda x: x).trace(x).outputs[0].dtype}\n.* holds -?300"):
+        fg.op(TAKES[name], name=name).trace(x)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("bound", [300, 5, -300])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16], ids=str)
+def test_a_bound_beyond_the_range_is_none(dtype: torch.dtype, bound: int) -> None:
+    """The call tells it, so nothing can refuse it."""
+    x = torch.tensor([1, 100, 127, 3], dtype=dtype)
+    for bounds in ({"min": bound}, {"max": bound}, {"min": -70000, "max": bound}):
+        found = fg.ops.clamp(x, **bounds)
+        assert found.dtype is dtype and torch.equal(found, x.long().clamp(**bounds).to(dtype))
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8], ids=str)
+def test_numbers_wrap_around_in_every_stage(dtype: torch.dtype) -> None:
+    """Also where the reference computes: a call that is checked ended in torch's own error."""
+    x = torch.tensor([1, 100, 127, 3], dtype=dtype)
+
+    def of(x: Any) -> tuple[Any, ...]:
+        return 300 - x, (x * 1000).to(torch.float64), (x + 300) // 2, x & 0x1FF
+
+    op = fg.op(of, name="wrapped")
+    for stage in range(6):
+        with interpreted(stage):
+            check_equal(op(x), of(x))
+    with fg.checked():
+        check_equal(op(x), of(x))
+    check_equal(torch.func.vmap(op)(x[None]), [each[None] for each in of(x)])
+
+
+# An integer that meets a half, beside a number: what the number makes of it alone would be float32.
+MEETING = {
+    "ldexp": lambda x, n: torch.ldexp(x, n * 1), "xlog1py": lambda x, n: torch.special.xlog1py(x, n),
+    "addcmul": lambda x, n: torch.addcmul(x, n, x, value=0.5), "add": lambda x, n: torch.add(x, n, alpha=0.5),
+    "addcmul of two": lambda x, n: torch.addcmul(x, n, n, value=0.5), "xlogy": lambda x, n: torch.xlogy(x, n),
+    "lerp": lambda x, n: torch.lerp(x, x + n, 0.5), "product": lambda x, n: x * n * 0.5,
+}  # fmt: skip
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("name", MEETING)
+def test_integers_have_the_dtype_of_what_they_meet(name: str, dtype: torch.dtype) -> None:
+    x, function = torch.tensor([0.5, 2.0, 3.0], dtype=dtype), MEETING[name]
+    op = fg.op(function, name="meeting")
+    for integers in (torch.tensor([1, 2, 3]), torch.tensor([True, False, True]), torch.tensor(2, dtype=torch.int8)):
+        torch.testing.assert_close(op(x, integers), function(x, integers))
+
+
+def check_equal(found: Iterable[torch.Tensor], expected: Iterable[torch.Tensor]) -> None:
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.dtype is theirs.dtype and torch.equal(mine, theirs)
