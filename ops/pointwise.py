@@ -12,7 +12,9 @@ INFINITY = float("inf")
 @fg.op(autocast="widest")
 def addcmul(input: fg.Tensor, tensor1: fg.Tensor, tensor2: fg.Tensor, *, value: fg.Scalar = 1) -> fg.Tensor:
     """input + value tensor1 tensor2; the three broadcast. Integers too. Source: torch.addcmul."""
-    return input + value * tensor1 * tensor2
+    # A number times integers alone is float32, or int64, which would widen what the product is added to.
+    factor = tensor1 if tensor1.dtype.is_float else tensor1.to((input + tensor1 * tensor2).dtype)
+    return input + value * factor * tensor2
 
 
 @fg.op(autocast="widest")

@@ -96,12 +96,12 @@ def _times(value: Like, alpha: Like, other: Like) -> Like:
     """``alpha * value``, computed in the dtype that the sum with ``other`` has: it may have no room in its own."""
     if isinstance(alpha, (int, float)) and alpha == 1:
         return value
-    own = _beside(value, other)
+    own = beside(value, other)
     product = elementwise("mul", own, alpha)
     return cast(product, own.dtype) if own.dtype is dtypes.bool_ and not own.weak else product
 
 
-def _beside(value: Like, other: Like) -> Value:
+def beside(value: Like, other: Like) -> Value:
     """``value`` in the dtype that it has where it meets ``other``; Python's numbers have none of their own."""
     own = lift(value)
     return own if own.weak else cast(own, result_type([own, lift(other)]))
@@ -127,7 +127,7 @@ def div(input: Like, other: Like, *, rounding_mode: str | None = None) -> Value:
         )  # fmt: skip
     if lift(input).dtype.is_float or lift(other).dtype.is_float:
         return elementwise("trunc", elementwise("div", input, other))
-    input, other = _beside(input, other), _beside(other, input)  # -1 among bytes is 255, and has no sign
+    input, other = beside(input, other), beside(other, input)  # -1 among bytes is 255, and has no sign
     down = elementwise("floor_divide", input, other)
     rest = elementwise("remainder", input, other)  # the quotient times the divisor may have no room
     is_below = elementwise("ne", elementwise("lt", input, 0), elementwise("lt", other, 0))
@@ -306,7 +306,7 @@ def heaviside(input: Like, values: Like) -> Value:
 @torchs("special.xlog1py")
 def xlog1py(input: Like, other: Like) -> Value:
     """``x * fg.log1p(y)``, and 0 where x is 0 and the logarithm has no number."""
-    product = elementwise("mul", input, elementwise("log1p", other))
+    product = elementwise("mul", input, elementwise("log1p", beside(other, input)))
     none = elementwise("logical_or", elementwise("le", other, -1.0), elementwise("eq", other, math.inf))
     zero = elementwise("logical_and", elementwise("eq", input, 0), none)
     return elementwise("where", zero, 0.0, product)

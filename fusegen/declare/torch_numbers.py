@@ -8,7 +8,7 @@ from typing import Any
 from fusegen.core import dtypes
 from fusegen.declare import reductions
 from fusegen.declare.memory import shares
-from fusegen.declare.torch_functions import higher_and_apart, torchs
+from fusegen.declare.torch_functions import beside, higher_and_apart, torchs
 from fusegen.declare.value import Like, Value, cast, elementwise, lift
 
 
@@ -59,7 +59,7 @@ def float_power(input: Like, exponent: Like) -> Value:
 @torchs("ldexp")
 def ldexp(input: Like, other: Like) -> Value:
     """``x * 2 ** y``."""
-    return elementwise("mul", input, elementwise("exp2", _float(other)))
+    return elementwise("mul", input, elementwise("exp2", beside(other, input)))
 
 
 @torchs("signbit", numpy=["signbit"])
