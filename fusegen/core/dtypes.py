@@ -67,6 +67,11 @@ class DType:
         end = 1 << 8 * self.size - self.is_signed
         return -end <= number < end if self.is_signed else -end < number < end
 
+    def wrapped(self, number: int) -> int:
+        """What memory of this integer dtype holds of a number."""
+        low = -1 << 8 * self.size - 1 if self.is_signed else 0
+        return (number - low) % (1 << 8 * self.size) + low
+
     @property
     def itemsize(self) -> int:
         """torch's name of ``size``, in bytes."""

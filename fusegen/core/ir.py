@@ -255,11 +255,11 @@ class Factor(Call):
 
 
 def const(value: Number, dtype: DType) -> Const:
-    """A literal of ``dtype`` (its compute dtype): 1 becomes 1.0 where a float is wanted."""
+    """A literal of ``dtype`` (its compute dtype): 1 becomes 1.0 where a float is wanted, and -1 is 255 among bytes."""
     dtype = dtype.compute
     if dtype.is_float:
         return Const(repr(float(value)), dtype)
-    return Const(repr(bool(value) if dtype is dtypes.bool_ else int(value)), dtype)
+    return Const(repr(bool(value) if dtype is dtypes.bool_ else dtype.wrapped(int(value))), dtype)
 
 
 def is_call(node: Expr, *functions: str) -> TypeGuard[Call]:

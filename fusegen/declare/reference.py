@@ -234,9 +234,7 @@ class Evaluation:
         return self.floats if dtype.is_float else getattr(self.torch, dtype.name)
 
     def _number(self, value: Any, dtype: DType) -> Any:
-        # Integers wrap around, as they do in C.
-        exact = self.dtype(dtype) if dtype.is_float else None
-        return self.torch.tensor(value, dtype=exact, device=self.device).to(self.dtype(dtype))
+        return self.torch.tensor(value, dtype=self.dtype(dtype), device=self.device)
 
     def aligned(self, operand: Operand, tensor: Any) -> Any:
         """A tensor as a value; its sizes are those of its axes from here on."""

@@ -339,6 +339,27 @@ def test_numbers_wrap_around_in_every_stage(dtype: torch.dtype) -> None:
     check_equal(torch.func.vmap(op)(x[None]), [each[None] for each in of(x)])
 
 
+@pytest.mark.emulator
+def test_minus_one_among_bytes_is_255() -> None:
+    """Also to what reads it before memory holds it; a number that they are compared with is one of theirs."""
+    x, y = torch.tensor([0, 7, 200, 255], dtype=torch.uint8), torch.tensor([-3, 4, 100, -128], dtype=torch.int8)
+
+    def of(x: Any, y: Any) -> tuple[Any, ...]:
+        chosen = torch.where(x > 5, -1, x)
+        return (
+            chosen > 100, chosen // 2, chosen.double(), chosen.sum(), x > torch.where(x > 0, x, -1), x > -1,
+            x.clamp(min=-1) < 0, x == -1,
+            x.masked_fill(x > 5, -1).float().mean(), torch.full_like(x, -1) > 5, y > 200, y == 256,
+            y % 300, x // -3, torch.maximum(x, torch.full_like(x, -1)).long(),
+        )  # fmt: skip
+
+    op = fg.op(of, name="bytes")
+    for stage in range(6):
+        with interpreted(stage):
+            check_equal(op(x, y), of(x, y))
+    check_equal(op(x, y), of(x, y))
+
+
 # An integer that meets a half, beside a number: what the number makes of it alone would be float32.
 MEETING = {
     "ldexp": lambda x, n: torch.ldexp(x, n * 1), "xlog1py": lambda x, n: torch.special.xlog1py(x, n),

@@ -35,8 +35,7 @@ class _Eager(Evaluation):
         key = repr(value), dtype
         made = self.constants.get(key)
         if made is None:
-            exact = self.dtype(dtype) if dtype.is_float else None  # integers wrap around, as they do in C
-            made = self.torch.full((), value, dtype=exact, device=self.device).to(self.dtype(dtype))
+            made = self.torch.full((), value, dtype=self.dtype(dtype), device=self.device)
             if not self.torch.compiler.is_compiling():  # where it is a literal of the compiled kernel
                 self.constants[key] = made
         return made
