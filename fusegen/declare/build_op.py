@@ -232,7 +232,8 @@ def _nothing(tracer: Tracer, given: Any, among: bool = False) -> DeclarationErro
         fix = "leave None away, and put it beside the results where the op is called"
     else:
         fix = "return the expression that the op computes"
-    said = "nothing" if given is None or given in ((), []) else f"a {type(given).__name__}"
+    is_nothing = given is None or (isinstance(given, (tuple, list)) and not given)
+    said = "nothing" if is_nothing else f"a {type(given).__name__}"
     return DeclarationError(
         f"{tracer.where}{tracer.left_at}", given=f"{'None' if given is None and among else said} returned",
         expected="a symbolic tensor, or a tuple of them", fix=fix,

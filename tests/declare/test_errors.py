@@ -255,6 +255,14 @@ WRONG: dict[str, tuple[Call, type[Exception], type[Exception], str, str, str]] =
         "symbolic",
         "return",
     ),
+    "an array returned": (
+        lambda: made(lambda x: np.arange(3))(X),
+        fg.DeclarationError,
+        TypeError,
+        "a ndarray returned",
+        "symbolic",
+        "return",
+    ),
     "bits of floats": (
         lambda: made(lambda x: x & 1)(X),
         fg.DtypeError,
