@@ -339,6 +339,8 @@ def einsum(equation: str, *operands: Any) -> Value:
     values = [lift(value) for value in operands]
     inputs, output = _letters(equation, values)
     each = [_diagonals(value, letters) for value, letters in zip(values, inputs, strict=True)]
+    wide = {letter for value, letters in each for letter, axis in zip(letters, value.dims, strict=True) if axis}
+    each = [_without_ones(value, letters, wide) for value, letters in each]
     values, inputs = [value for value, _ in each], [letters for _, letters in each]
     found, own = values[0], inputs[0]
     found, own = _summed(found, own, {*output, *"".join(inputs[1:])})
@@ -420,6 +422,14 @@ def _diagonals(value: Value, letters: str) -> tuple[Value, str]:
             value = diagonal(value, 0, first, second)
             letters = letters[:first] + letters[first + 1 : second] + letters[second + 1 :] + letter
     return value, letters
+
+
+def _without_ones(value: Value, letters: str, wide: set[str]) -> tuple[Value, str]:
+    """The tensor without dimensions of size 1 that broadcast: what it has none of is the same for all elements."""
+    ones = [at for at, axis in enumerate(value.dims) if axis is None and letters[at] in wide]
+    if not ones:
+        return value, letters
+    return squeezed(value, ones), "".join(letter for at, letter in enumerate(letters) if at not in ones)
 
 
 def _summed(value: Value, letters: str, needed: set[str]) -> tuple[Value, str]:

@@ -704,6 +704,8 @@ def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Value, ...]:
     value = lift(input)
     place = one_axis(value, dim, "chunk")
     axis = value.dims[place] if place is not None else None
+    if place is not None and axis is None and isinstance(chunks, int):
+        chunks = min(chunks, 1)  # one element is one part, however many are asked for
     if axis is None or not isinstance(chunks, int) or chunks < 1 or axis.find().size % chunks == 0:
         return split(input, chunks, dim)
     return split_by_size(value, -(-axis.find().size // chunks), dim)

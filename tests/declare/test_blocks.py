@@ -88,6 +88,12 @@ def blocks_of_rows_of_a_product(x: Any, weight: Any) -> Any:
     return first - second.exp()
 
 
+@case((4, 1), (4, 6))
+def one_element_is_one_part(x: Any, y: Any) -> Any:
+    (whole,), (total,) = x.chunk(2, -1), y.sum(-1, keepdim=True).chunk(3, 1)
+    return torch.stack(y.sin().sum(0, keepdim=True).chunk(2, 0)) * whole + total
+
+
 @case((4, 6))
 def product_with_its_own_transpose(x: Any) -> Any:
     gram = x @ x.mT

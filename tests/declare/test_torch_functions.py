@@ -665,6 +665,24 @@ def test_einsum_multiplies_matrices_where_it_can(equation: str) -> None:
     torch.testing.assert_close(mine, theirs)
 
 
+ONES = {
+    "ij,jk->ik": ((3, 4), (1, 2)), "ij,kj->ki": ((3, 1), (2, 4)), "bij,bjk->bik": ((2, 3, 4), (1, 1, 5)),
+    "ij,j->": ((3, 4), (1,)), "ij,ij->ij": ((3, 1), (1, 4)), "ij,jk,kl->il": ((3, 1), (4, 1), (5, 2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("equation", ONES)
+def test_einsum_broadcasts_what_it_adds_up(equation: str) -> None:
+    """A dimension of size 1 is that of all others, also where matrix products would have none of it."""
+    given = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ONES[equation]]
+    out = fg.op(lambda *xs: torch.einsum(equation, *xs), name="broadcast")(*given)
+    expected = torch.einsum(equation, *given)
+    torch.testing.assert_close(out, expected)
+    cotangent = torch.randn_like(expected)
+    mine, theirs = (torch.autograd.grad(result, given, cotangent) for result in (out, expected))
+    torch.testing.assert_close(mine, theirs)
+
+
 SUMMED = {
     "ij->i": 1, "ij->": 1, "ij,jk->": 2, "ij,jk->ik": 2, "ij,ij->i": 2,
 }  # fmt: skip
