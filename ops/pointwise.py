@@ -12,15 +12,21 @@ INFINITY = float("inf")
 @fg.op(autocast="widest")
 def addcmul(input: fg.Tensor, tensor1: fg.Tensor, tensor2: fg.Tensor, *, value: fg.Scalar = 1) -> fg.Tensor:
     """input + value tensor1 tensor2; the three broadcast. Integers too. Source: torch.addcmul."""
-    # A number times integers alone is float32, or int64, which would widen what the product is added to.
-    factor = tensor1 if tensor1.dtype.is_float else tensor1.to((input + tensor1 * tensor2).dtype)
-    return input + value * factor * tensor2
+    return input + value * _beside(tensor1, tensor2, input) * tensor2
 
 
 @fg.op(autocast="widest")
 def addcdiv(input: fg.Tensor, tensor1: fg.Tensor, tensor2: fg.Tensor, *, value: fg.Scalar = 1) -> fg.Tensor:
     """input + value tensor1 / tensor2; the three broadcast. Source: torch.addcdiv."""
-    return input + value * floats("addcdiv", tensor1) / floats("addcdiv", tensor2)
+    if not tensor1.dtype.is_float:
+        floats("addcdiv", tensor2)  # torch divides no integers by integers here
+    return input + value * _beside(tensor1, tensor2, input) / _beside(tensor2, tensor1, input)
+
+
+def _beside(x: fg.Tensor, other: fg.Tensor, input: fg.Tensor) -> fg.Tensor:
+    """Integers in the dtype of all three: a number times integers alone is float32, or int64, which would widen what
+    the product is added to."""
+    return x if x.dtype.is_float else x.to((input + x * other).dtype)
 
 
 @fg.op

@@ -365,6 +365,7 @@ MEETING = {
     "ldexp": lambda x, n: torch.ldexp(x, n * 1), "xlog1py": lambda x, n: torch.special.xlog1py(x, n),
     "addcmul": lambda x, n: torch.addcmul(x, n, x, value=0.5), "add": lambda x, n: torch.add(x, n, alpha=0.5),
     "addcmul of two": lambda x, n: torch.addcmul(x, n, n, value=0.5), "xlogy": lambda x, n: torch.xlogy(x, n),
+    "addcdiv": lambda x, n: torch.addcdiv(x, n * 1, x, value=0.5), "by": lambda x, n: torch.addcdiv(x, x, n * 1 + 1),
     "lerp": lambda x, n: torch.lerp(x, x + n, 0.5), "product": lambda x, n: x * n * 0.5,
 }  # fmt: skip
 
