@@ -50,7 +50,6 @@ from fusegen.core.one_term import reads, scatters
 from fusegen.core.products import KIND, biases, stored_as
 from fusegen.core.scans import SUMS, How
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
-from fusegen.core.text import expr_text, shape_text
 from fusegen.derive.exact import as_written
 from fusegen.derive.guards import without_guards
 from fusegen.fuse.cuts import is_cut
@@ -70,13 +69,6 @@ from fusegen.fuse.scans import (
 )
 from fusegen.fuse.stored_values import with_stored_values
 
-# What scans do with elements, in words.
-SCAN_VERBS = {
-    "sum": "added up", "prod": "multiplied", "max": "maximum", "min": "minimum",
-    "argmax": "where the maximum stands", "argmin": "where the minimum stands", "last": "as they are",
-    "logaddexp": "logsumexp", "affine": "as factors and terms",
-    "segments": "as conditions and terms, added up",
-}  # fmt: skip
 # The kind of a scatter's reduction, as steps have it; and what op are cut at.
 SCATTER = "scatter"
 _CUT = (KIND, SCATTER, SCAN, STORED)
@@ -140,15 +132,21 @@ class Scatter(Product):
         kind: of the reduction that combines what is for one place.
         moves: each is for the place of its own number, and there are as many: what a tensor that meets itself has in
             its second role is moved to the first.
+        base: what the sum is added to, of the result's dtype and axes; empty where that is nothing.
     """
 
     axis: str = ""
     kind: str = "sum"
     moves: bool = False
+    base: str = ""
 
     @property
     def adds(self) -> bool:
-        return self.kind == "sum"
+        return self.kind == "sum" and not self.base
+
+    @property
+    def reads(self) -> tuple[Source, ...]:
+        return self.left, self.right, *([Source(self.base, ())] if self.base else [])
 
 
 @dataclass(frozen=True)
@@ -212,43 +210,6 @@ def names_of(step: Op | Product) -> set[str]:
     return {name for thing in (*step.operands, *step.outputs) for name in (thing.name, thing.base)}
 
 
-def product_text(step: Product) -> str:
-    """``P[D0, D1] = x(d2 -> d4) @ w(d3 -> d4) over [D4]``; a factor's axes as the product calls them.
-
-    ``+=`` for one that is added to the products before it.
-    """
-    if isinstance(step, Scan):
-        return _scan_text(step)
-    if isinstance(step, Scatter):
-        result, sign = f"{step.result}{shape_text(step.axes)}", "+=" if step.onto else "="
-        where = f"at {step.left.name} along {step.axis.upper()}, over {shape_text(step.over)}"
-        verb = {"sum": "added", "prod": "multiplied", "max": "maximum", "min": "minimum"}[step.kind]
-        if step.moves:
-            return f"{result} {sign} {step.right.name}, each at the place of its own number along {step.axis.upper()}"
-        return f"{result} {sign} {step.right.name} {verb} {where}"
-    sides = []
-    for source in (step.left, step.right):
-        moved = ", ".join(f"{own} -> {new}" for own, new in source.renames)
-        sides.append(f"{source.name}({moved})" if moved else source.name)
-    sign = "+=" if step.onto else "="
-    bias = f" + {step.bias}" * bool(step.bias)
-    return f"{step.result}{shape_text(step.axes)} {sign} {' @ '.join(sides)} over {shape_text(step.over)}{bias}"
-
-
-def _scan_text(step: Scan) -> str:
-    """``running = x added up along D1; out[D0, D1] = running * y``; without the first where that is all."""
-    what = " and ".join(expr_text(step.named(value)) for value in step.values)
-    way = " from the end" * step.how.reverse + ", without the element itself" * step.how.exclusive
-    found, outputs = list[str](), {output.expr: output for output in reversed(step.outputs)}
-    for name, how in step.results:
-        ref = next((ref for ref in outputs if isinstance(ref, Ref) and ref.name == running(how)), None)
-        left = f"{outputs.pop(ref).name}{shape_text(step.axes)}" if ref else name
-        found.append(f"{left} = {what} {SCAN_VERBS[how.combine]} along {step.axis.upper()}{way}")
-    written = [output for output in step.outputs if output.expr in outputs]
-    found += [f"{o.name}{shape_text(step.axes)} = {expr_text(step.named(o.expr))}" for o in written]
-    return "; ".join(found)
-
-
 @dataclass(frozen=True)
 class Chain:
     """The steps of an op with products, in order.
@@ -308,8 +269,47 @@ def chain(op: Op, *, adds_biases: bool = True) -> Chain | None:
         splitter = _Splitter(op, known, shifts)
         found = splitter.split()
         if not splitter.astray:
-            return found
+            return _with_bases(found)
         shifts = {ref: shift for ref, shift in shifts.items() if ref.name not in splitter.astray}
+
+
+def _with_bases(cut: Chain) -> Chain:
+    """Where all that is made of a scatter's sum is what it is added to, in a step behind it, the scatter adds it."""
+    steps, intermediates = list(cut.steps), list(cut.intermediates)
+    for at, step in enumerate(cut.steps):
+        between = next((o for o in intermediates if isinstance(step, Scatter) and o.name == step.result), None)
+        if between is None or not isinstance(step, Scatter) or step.kind != "sum" or step.moves or step.onto:
+            continue
+        readers = [place for place, other in enumerate(steps) if place != at and step.result in names_of(other)]
+        found = _base_of(between, steps[readers[0]]) if len(readers) == 1 and readers[0] > at else None
+        earlier = set().union(*map(names_of, steps[:at])) | {operand.name for operand in cut.op.operands}
+        if found is None or found[0].name not in earlier:
+            continue
+        base, output, rest = found
+        steps[at] = replace(step, result=output.name, base=base.name)
+        steps[readers[0]] = rest
+        intermediates.remove(between)
+    kept = [step for step in steps if isinstance(step, Product) or step.outputs]
+    return replace(cut, steps=tuple(kept), intermediates=tuple(intermediates))
+
+
+def _base_of(between: Operand, behind: Op | Product) -> tuple[Operand, Output, Op] | None:
+    """What a step adds to a sum, the result that this is, and the step without it; None where it does anything else."""
+    if not isinstance(behind, Op):
+        return None
+    mine = [item for item in (*behind.statements, *behind.outputs) if between.ref in refs(item.expr)]
+    match mine:
+        case [Output(expr=Call("add", (one, other))) as output] if output.packed is None and not output.groups:
+            base = next((o for o in behind.operands if o.ref == (other if one == between.ref else one)), None)
+            alone = base is not None and base.packed is None and not base.groups and base is not between
+            if alone and base is not None and (base.shape, base.dtype) == (output.shape, output.dtype):
+                axes = {axis for axis in between.shape if axis}
+                if between.ref in (one, other) and axes == {axis for axis in output.shape if axis}:
+                    left = [item for item in behind.outputs if item is not output]
+                    read = names_read([*live_reduces(behind.expand()[0], left), *left])
+                    kept = tuple(operand for operand in behind.operands if operand.name in read)
+                    return base, output, replace(behind, operands=kept, outputs=tuple(left))
+    return None
 
 
 class _Splitter:

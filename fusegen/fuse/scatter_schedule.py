@@ -9,7 +9,7 @@ of them write results.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -27,7 +27,7 @@ WARP = 32
 _MORE, _OWN = 1024, 1024
 _LARGEST_INT = 2**30
 # What texts and parameters call the tensors.
-NAMES = ("places", "updates", "result")
+NAMES = ("places", "updates", "result", "base")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ScatterSchedule:
     Attributes:
         kind: of the reduction that combines updates: "sum", "prod", "max" or "min".
         dtypes: of places, updates and result.
-        onto: what is combined is added to what the result holds.
+        onto: what is combined is added to what the result holds; ``based``: to a tensor of its dtype.
         lines: of a block, one for each thread.
         places: of a line that there is room for.
         dims: dimensions that number lines.
@@ -50,6 +50,7 @@ class ScatterSchedule:
     kind: str
     dtypes: tuple[DType, DType, DType]
     onto: bool
+    based: bool
     lines: int
     places: int
     dims: int
@@ -96,7 +97,7 @@ class ScatterLaunch:
     Attributes:
         lines: of the result; ``n`` updates of each, ``size`` places.
         sizes: of the dimensions that number lines, slowest first; ``strides`` of each tensor along these.
-        steps: of places and updates from one update to the next, and of the result from one place to the next.
+        steps: of places and updates from one update to the next, of result and base from one place to the next.
     """
 
     lines: int
@@ -104,21 +105,21 @@ class ScatterLaunch:
     size: int
     sizes: tuple[int, ...]
     strides: tuple[tuple[int, ...], ...]
-    steps: tuple[int, int, int]
+    steps: tuple[int, ...]
 
 
 def schedule_scatter(
     kind: str, onto: bool, line: tuple[str, ...], over: tuple[str, ...], axis: str, sizes: Mapping[str, int],
-    tensors: tuple[Buffer, Buffer, Buffer], shared: int, follows: bool,
+    tensors: Sequence[Buffer], shared: int, follows: bool,
 ) -> tuple[ScatterSchedule, ScatterLaunch] | None:  # fmt: skip
     """How to walk; None where lines do not fit on the chip, or are too few.
 
     Args:
         line: axes of the result without ``axis``, along which it has places; ``over``: of the updates of a line.
-        tensors: places, updates and result.
+        tensors: places, updates and result, and what the sum is added to where that is another tensor.
         shared: bytes of shared memory that a block can have.
     """
-    buffers = dict(zip(NAMES, tensors, strict=True))
+    buffers = dict(zip(NAMES, tensors, strict=False))
     kept = merged(ordered(line, [tensors[2], tensors[1], tensors[0]]), sizes, buffers)
     inner = merged(over, sizes, buffers)
     lines, n, size = prod(loop.size for loop in kept), prod(loop.size for loop in inner), sizes[axis]
@@ -126,17 +127,18 @@ def schedule_scatter(
     if len(inner) > 1 or lines * n * size == 0 or (own < FEWEST_LINES and n > FEW_UPDATES):
         return None
     places_step, updates_step = (inner[0].strides[name] if inner else 0 for name in NAMES[:2])
-    steps = places_step, updates_step, tensors[2].strides.get(axis, 0)
+    steps = places_step, updates_step, *(tensor.strides.get(axis, 0) for tensor in tensors[2:])
     fastest = min((abs(loop.strides["result"]) for loop in kept), default=0)
     beside = min((abs(loop.strides["updates"]) for loop in kept), default=0)
     index = "int" if max(lines, n, size) < _LARGEST_INT else "int64_t"
+    dtypes = tensors[0].dtype, tensors[1].dtype, tensors[2].dtype
+    along, apart = bool(kept) and abs(steps[2]) < fastest, len(kept) == 1 and abs(updates_step) < beside
     options = [
         ScatterSchedule(
-            kind, (tensors[0].dtype, tensors[1].dtype, tensors[2].dtype), onto, count, _with_room(size), len(kept),
-            bool(kept) and abs(steps[2]) < fastest, len(kept) == 1 and abs(updates_step) < beside, index, follows,
+            kind, dtypes, onto, len(tensors) > 3, count, _with_room(size), len(kept), along, apart, index, follows
         )
         for count in LINES
-    ]  # fmt: skip
+    ]
 
     def at_once(schedule: ScatterSchedule) -> tuple[int, int]:
         """Lines that a multiprocessor has at a time; of several blocks rather than of one, which all read ahead."""
@@ -146,7 +148,7 @@ def schedule_scatter(
     fitting = [schedule for schedule in options if schedule.shared + schedule.staged <= shared]
     if not fitting:
         return None
-    strides = tuple(tuple(loop.strides[name] for loop in kept) for name in NAMES)
+    strides = tuple(tuple(loop.strides[name] for loop in kept) for name in buffers)
     launch = ScatterLaunch(lines, n, size, tuple(loop.size for loop in kept), strides, steps)
     return max(fitting, key=at_once), launch
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from fusegen.core.dtypes import DType
 from fusegen.core.ir import const
 from fusegen.core.one_term import start
 from fusegen.fuse.scatter_schedule import NAMES, READERS, WARP, ScatterSchedule
@@ -32,7 +33,6 @@ from fusegen.kernel_program.nodes import (
     KernelProgram,
     Number,
     Plain,
-    Scope,
     Shared,
     Statement,
     Symbol,
@@ -49,7 +49,7 @@ from fusegen.kernel_program.text import ATOM, Lines
 HEADER = '#include "fusegen_scatter.cuh"'
 _COMBINED = {"sum": "fg::Added", "prod": "fg::Multiplied", "max": "fg::Largest", "min": "fg::Smallest"}
 _VERBS = {"sum": "adds up", "prod": "multiplies", "max": "takes the maximum of", "min": "takes the minimum of"}
-_PLACES, _UPDATES, _RESULT = map(Symbol, NAMES)
+_PLACES, _UPDATES, _RESULT = map(Symbol, NAMES[:3])
 _LINES, _N, _SIZE, _HELD, _FIRST = (Symbol(name) for name in ("lines", "n", "size", "held", "first"))
 ParamKind = Literal["pointer", "lines", "n", "size", "divisor", "stride", "step"]
 
@@ -59,7 +59,7 @@ class ScatterParam:
     """One parameter of a scatter's kernel.
 
     Attributes:
-        tensor: by its place among places, updates and result, of a pointer, a stride or a step.
+        tensor: by its place among places, updates, result and base, of a pointer, a stride or a step.
         dim: of a stride or a divisor.
     """
 
@@ -73,7 +73,7 @@ class ScatterParam:
 def scatter_parameters(schedule: ScatterSchedule) -> tuple[ScatterParam, ...]:
     """The parameter list: read by the printer for the signature, by the launcher for values."""
     found = list[ScatterParam]()
-    for place, (name, dtype) in enumerate(zip(NAMES, schedule.dtypes, strict=True)):
+    for place, (name, dtype) in enumerate(_tensors(schedule)):
         is_result, alone = name == "result", "" if schedule.follows else " __restrict__"
         found.append(
             ScatterParam("pointer", f"{name}_ptr", f"{'' if is_result else 'const '}{dtype.ctype}*{alone}", place)
@@ -81,10 +81,16 @@ def scatter_parameters(schedule: ScatterSchedule) -> tuple[ScatterParam, ...]:
     found += [ScatterParam(kind, kind, schedule.index) for kind in ("lines", "n", "size")]
     divisor = "fg::Divisor" if schedule.index == "int" else "fg::Divisor64"
     found += [ScatterParam("divisor", f"n{dim}", divisor, dim=dim) for dim in range(1, schedule.dims)]
-    for place, name in enumerate(NAMES):
+    for place, (name, _) in enumerate(_tensors(schedule)):
         found += [ScatterParam("stride", f"{name}_stride{d}", "int64_t", place, d) for d in range(schedule.dims)]
         found.append(ScatterParam("step", f"{name}_step", "int64_t", place))
     return tuple(found)
+
+
+def _tensors(schedule: ScatterSchedule) -> list[tuple[str, DType]]:
+    """What the kernel reads and writes, by name: what sums are added to, if that is a tensor, is last."""
+    dtypes = (*schedule.dtypes, *([schedule.dtypes[2]] if schedule.based else []))
+    return list(zip(NAMES, dtypes, strict=False))
 
 
 def render_scatter(schedule: ScatterSchedule) -> Rendered:
@@ -94,7 +100,12 @@ def render_scatter(schedule: ScatterSchedule) -> Rendered:
         LegalityError: its program is not legal: a bug in fusegen.
     """
     name = "_".join(
-        ["scatter", schedule.kind, *(["onto"] if schedule.onto else []), *(d.short for d in schedule.dtypes)]
+        [
+            "scatter",
+            schedule.kind,
+            *(["onto"] if schedule.onto or schedule.based else []),
+            *(d.short for d in schedule.dtypes),
+        ]
     )
     parameters = scatter_parameters(schedule)
     body = tuple(_Builder(schedule).body())
@@ -135,21 +146,24 @@ class _Builder:
         """All of it."""
         schedule, ahead = self.schedule, self.schedule.ahead
         begin, staged = Symbol("begin"), (2, ahead, schedule.pitch)
-        own = invoke("fg::at_most", _FIRST + self._lane, _LINES - 1)
+        own = invoke("fg::at_most", _FIRST + Symbol("lane"), _LINES - 1)
+        x = Convert("int", THREAD)
+        lane = x % schedule.lines if schedule.lines < WARP else x
         found: list[Statement] = [Do(invoke("fg::wait_for_previous_kernel"))] if schedule.follows else []
         found += [
             Declare(self.index, "first", Convert(schedule.index, BLOCK) * schedule.lines, constant=True),
+            Declare(Plain("int"), "lane", lane, constant=True),
             Declare(self.index, "line", own, constant=True),
             *self._coordinates("line"),
-            *(self._pointer(tensor) for tensor in range(2 if schedule.along else 3)),
+            *(self._pointer(tensor) for tensor in range(2 if schedule.along else len(_tensors(schedule)))),
             Shared(Plain(self.wide), "held", (schedule.places, schedule.pitch),
                    invoke("fg::dynamic_shared", of=("Held",)), "Held"),
             Shared(Plain("int"), "place", staged),
             Shared(Plain(self.wide), "update", staged),
             *self._read_ahead(),
             BLANK,
-            self._for("at", _SIZE, [self._for_lines([Assign(self._kept(Symbol("at")), self._start())])],
-                      THREAD_ROW, 1 + READERS),
+            Declare(Plain("int"), "own", self._own, constant=True, note="among places"),
+            *self._begun(),
             If(THREAD_ROW > 0, (Do(invoke("read", Number(0))),), brief=True),
             Do(invoke("__syncthreads")),
             self._for("begin", _N, [
@@ -159,19 +173,20 @@ class _Builder:
             ], 0, ahead),
             BLANK,
         ]  # fmt: skip
-        return [*found, self._written_along() if schedule.along else self._written()]
+        return [*found, self._written()]
 
     @property
-    def _lane(self) -> Term:
-        """Which line of its block's a thread has, whatever it does."""
-        return Convert("int", THREAD) % self.schedule.lines if self.schedule.lines < WARP else Convert("int", THREAD)
+    def _own(self) -> Term:
+        """The first of the places that a thread begins and writes, of a line or of all."""
+        rows = WARP // self.schedule.lines
+        if self.schedule.along:
+            return Convert("int", THREAD_ROW)
+        return Convert("int", THREAD_ROW) * rows + Convert("int", THREAD) // self.schedule.lines
 
     def _for_lines(self, body: Iterable[Statement]) -> Statement:
         """For threads of a warp that have a line each."""
-        statements = tuple(body)
-        if self.schedule.lines < WARP:
-            return If(THREAD < self.schedule.lines, statements)
-        return statements[0] if len(statements) == 1 else Scope(statements)
+        (statement,) = body
+        return If(THREAD < self.schedule.lines, (statement,)) if self.schedule.lines < WARP else statement
 
     # -- where things are ---------------------------------------------------------------------------------------------
 
@@ -191,7 +206,7 @@ class _Builder:
 
     def _pointer(self, tensor: int) -> Statement:
         """Where a line begins in a tensor."""
-        name, dtype = NAMES[tensor], self.schedule.dtypes[tensor]
+        name, dtype = _tensors(self.schedule)[tensor]
         terms = [Symbol(f"j{dim}") * Symbol(f"{name}_stride{dim}") for dim in range(self.schedule.dims)]
         start = total([Symbol(f"{name}_ptr"), *terms])
         assert start is not None
@@ -207,10 +222,44 @@ class _Builder:
 
     # -- what is combined ---------------------------------------------------------------------------------------------
 
-    def _start(self) -> Term:
-        """What a place holds that nothing was combined into."""
-        nothing = const(start(self.schedule.kind, self.schedule.wide), self.schedule.wide)
-        return Value(nothing, literal(nothing), ATOM)
+    def _begun(self) -> list[Statement]:
+        """What a place holds before the first update: what the sum is added to, or what combining starts from."""
+        schedule, held = self.schedule, _HELD.at(Symbol("at"), self._of_places)
+        nothing = const(start(schedule.kind, schedule.wide), schedule.wide)
+        value: Term = Value(nothing, literal(nothing), ATOM)
+        if schedule.onto or schedule.based:
+            name = "base" if schedule.based else "result"
+            value = invoke("fg::load", Symbol(name) + Symbol("at") * Symbol(f"{name}_step"))
+            if schedule.dtypes[2].compute is not schedule.wide:
+                value = Convert(self.wide, value)
+        return [self._over_places([Assign(held, value)], bool(schedule.onto or schedule.based))]
+
+    def _over_places(self, body: list[Statement], reads: bool) -> Statement:
+        """A loop over the places ``at`` of each of a block's lines: neighbouring threads have what lies side by side.
+
+        Args:
+            reads: in the result, or in what the sum is added to.
+        """
+        at, schedule, lane = Symbol("at"), self.schedule, self._of_places
+        if not schedule.along:
+            rows = WARP // schedule.lines * (1 + READERS)
+            return For("at", self.index, Symbol("own"), at < _SIZE, Number(rows), tuple(body), 4)
+        places: list[Statement] = [For("at", self.index, THREAD, at < _SIZE, Number(WARP), tuple(body), 4)]
+        if reads:
+            places = [
+                If(_FIRST + lane >= _LINES, (BREAK,), brief=True),
+                Declare(self.index, "there", _FIRST + lane, constant=True),
+                *self._coordinates("there"),
+                *(self._pointer(tensor) for tensor in range(2, len(_tensors(schedule)))),
+                *places,
+            ]
+        step = Number(1 + READERS)
+        return For("k", Plain("int"), Symbol("own"), lane < schedule.lines, step, tuple(places))
+
+    @property
+    def _of_places(self) -> Term:
+        """Whose places a thread begins and writes: of the line that it has, or of one after the other."""
+        return Symbol("k") if self.schedule.along else Symbol("lane")
 
     def _read_ahead(self) -> list[Statement]:
         """A function of the first of several updates of each line: warps read them, and put them where they wait."""
@@ -219,27 +268,27 @@ class _Builder:
         tensors: list[Term] = [_PLACES, _UPDATES]
         if schedule.apart:  # neighbours read neighbouring updates of one line
             u, lane = thread % schedule.ahead, thread // schedule.ahead + k * (readers // schedule.ahead)
-            line = Symbol("line_read")
+            line = Symbol("of_line")
             tensors = [Symbol(f"{name}_ptr") + line * Symbol(f"{name}_stride0") for name in NAMES[:2]]
         else:
-            u, lane = thread // schedule.lines + k * (readers // schedule.lines), self._lane
+            u, lane = thread // schedule.lines + k * (readers // schedule.lines), Symbol("lane")
         where = [Declare(Plain("int"), "u", u, constant=True)]
         if schedule.apart:
-            where.append(Declare(Plain("int"), "lane", lane, constant=True))
-            lane = Symbol("lane")
+            where.append(Declare(Plain("int"), "of", lane, constant=True))
+            lane = Symbol("of")
         there, value = Symbol("there").at(k), Symbol("value").at(k)
         addresses = [tensor + at * Symbol(f"{name}_step") for tensor, name in zip(tensors, NAMES, strict=False)]
         waits = [Symbol(name).at(Symbol("into"), Symbol("u"), lane) for name in ("place", "update")]
         types = [dtype.compute.ctype for dtype in schedule.dtypes[:2]]
         inside = every([Number(0) <= there, there < _SIZE])
-        line_read = Declare(self.index, "line_read", invoke("fg::at_most", _FIRST + lane, _LINES - 1), constant=True)
+        of_line = Declare(self.index, "of_line", invoke("fg::at_most", _FIRST + lane, _LINES - 1), constant=True)
         body: list[Statement] = [
             Declare(Plain("int"), "into", Symbol("begin") // schedule.ahead % 2, constant=True),
             Declare(Plain(types[0]), "there", dims=(each,)),
             Declare(Plain(types[1]), "value", dims=(each,)),
             count("k", each, [
                 *where,
-                *([line_read] if schedule.apart else []),
+                *([of_line] if schedule.apart else []),
                 Declare(self.index, "at", Symbol("begin") + Symbol("u"), constant=True),
                 Assign(there, Choice(at < _N, invoke("fg::load", addresses[0]), Number(-1))),
                 Assign(value, Choice(at < _N, invoke("fg::load", addresses[1]), Number(0))),
@@ -265,31 +314,15 @@ class _Builder:
 
     # -- results ------------------------------------------------------------------------------------------------------
 
-    def _stored(self, place: Term, line: Term) -> Statement:
-        address = _RESULT + place * Symbol("result_step")
-        value = _HELD.at(place, line)
-        if self.schedule.onto:
-            value = invoke("fg::load", address) + value
-        elif self.schedule.kind != "sum" and self.schedule.wide.is_float:
-            value = value + 0  # of both zeros either may be the maximum
-        dtype = self.schedule.dtypes[2].compute
-        return Do(invoke("fg::store", address, value if dtype is self.schedule.wide else Convert(dtype.ctype, value)))
-
     def _written(self) -> Statement:
-        """Each line by the threads that have it, every place by another warp."""
-        at = Symbol("at")
-        whole = If(_FIRST + THREAD < _LINES, (self._stored(at, THREAD),), brief=True)
-        return self._for("at", _SIZE, [self._for_lines([whole])], THREAD_ROW, 1 + READERS)
-
-    def _written_along(self) -> Statement:
-        """Each line by a warp, whose threads have neighbouring places."""
-        at, lane = Symbol("at"), Symbol("lane")
-        body: list[Statement] = [
-            If(_FIRST + lane >= _LINES, (BREAK,), brief=True),
-            Declare(self.index, "written", _FIRST + lane, constant=True),
-            *self._coordinates("written"),
-            self._pointer(2),
-            self._for("at", _SIZE, [self._stored(at, lane)], THREAD, WARP),
-        ]
-        step = Number(1 + READERS)
-        return For("lane", Plain("int"), Convert("int", THREAD_ROW), lane < self.schedule.lines, step, tuple(body))
+        """What each place holds in the end."""
+        schedule, at, lane = self.schedule, Symbol("at"), self._of_places
+        value = _HELD.at(at, lane)
+        if schedule.kind != "sum" and schedule.wide.is_float:
+            value = value + 0  # of both zeros either may be the maximum
+        dtype = schedule.dtypes[2].compute
+        value = value if dtype is schedule.wide else Convert(dtype.ctype, value)
+        stored = Do(invoke("fg::store", _RESULT + at * Symbol("result_step"), value))
+        if schedule.along:
+            return self._over_places([stored], reads=True)
+        return self._over_places([If(_FIRST + lane < _LINES, (stored,), brief=True)], reads=True)

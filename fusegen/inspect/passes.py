@@ -25,9 +25,10 @@ from fusegen.derive.gradient import GradientNames, operands_read
 from fusegen.derive.reach import reached
 from fusegen.derive.tangent import tangent_names
 from fusegen.fuse.kernel import Kernel
-from fusegen.fuse.products import Chain, Product, Scan, Scatter, chain, product_text
+from fusegen.fuse.products import Chain, Product, Scan, Scatter, chain
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Buffer, Launch, Placement
+from fusegen.fuse.step_text import product_text
 from fusegen.generate.rendered import Rendered, apart, one_file
 from fusegen.generate.wording import explain, in_memory, starts_early
 from fusegen.matmul.padding import padded_strides
@@ -192,7 +193,8 @@ class Pass:
                 scan = plan_scan(step, layout.sizes, lying, follows=place > 0)
                 found.append((step, scan.kernels if scan else ()))
             elif isinstance(step, Scatter):
-                tensors = [buffers[name] for name in (step.left.name, step.right.name, step.result)]
+                names = (step.left.name, step.right.name, step.result, *([step.base] if step.base else []))
+                tensors = [buffers[name] for name in names]
                 scatter = plan_scatter(step, layout.sizes, tensors, self.chip.shared, follows=place > 0)
                 found.append((step, (scatter.kernel,) if scatter else ()))
             elif isinstance(step, Product):

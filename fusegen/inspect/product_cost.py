@@ -8,7 +8,8 @@ from math import prod
 
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Op
-from fusegen.fuse.products import Chain, Product, Scan, Scatter, product_text
+from fusegen.fuse.products import Chain, Product, Scan, Scatter
+from fusegen.fuse.step_text import product_text
 from fusegen.inspect.gpus import Gpu
 from fusegen.inspect.passes import Pass
 from fusegen.matmul.libraries import cublaslt_autotune
@@ -94,7 +95,7 @@ class ScatterCost(RoutineCost):
     def of(cls, item: Pass, cut: Chain, step: Scatter) -> ScatterCost:
         """``item``: with what lies between the steps."""
         known = _Bytes(item, cut)
-        read, written = known.of(step.left.name, step.right.name), known.of(step.result)
+        read, written = known.of(*(source.name for source in step.reads)), known.of(step.result)
         if step.onto:
             read |= written
         places = {axis for axis in known.things[step.left.name].shape if axis}

@@ -180,6 +180,8 @@ def _multiply(cut: Chain, step: Product, known: Tensors, sizes: Sizes) -> torch.
     if step.bias:
         found = found + _block(_things(cut)[step.bias], known).reshape(-1)
     found = _as_it_lies(found, step.axes, _things(cut)[step.result])
+    if isinstance(step, Scatter) and step.base:
+        found = found + known[step.base]
     return known[step.result] + found if step.onto else found
 
 

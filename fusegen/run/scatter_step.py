@@ -31,7 +31,7 @@ class ScatterStep:
     """``result[b, places[b, n], r] += updates[b, n, r]`` for all n, by the framework's own routine.
 
     Attributes:
-        names: the places, the updates, the result.
+        names: the places, the updates, the result, and what the sum is added to if that is another tensor.
         views: of these, with dimensions b, n and r; b, the place and r.
         batch: how many dimensions b has.
         onto: it is added to what the result holds.
@@ -39,8 +39,8 @@ class ScatterStep:
         moves: the n-th update is the n-th place's, and there is no other.
     """
 
-    names: tuple[str, str, str]
-    views: tuple[View, View, View]
+    names: tuple[str, ...]
+    views: tuple[View, ...]
     batch: int
     onto: bool
     kind: str
@@ -51,7 +51,7 @@ class ScatterStep:
         return set(self.names)
 
     def run(self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
-        places, updates, result = (
+        places, updates, result, *base = (
             framework.view(tensors[name], view.shape, view.strides, view.offset)
             for name, view in zip(self.names, self.views, strict=True)
         )
@@ -60,7 +60,9 @@ class ScatterStep:
         elif self.moves:
             result[...] = updates
         elif self.kind == "sum":
-            framework.scatter_add(result, places, updates, self.batch, self.onto)
+            if base:
+                result[...] = base[0]
+            framework.scatter_add(result, places, updates, self.batch, self.onto or bool(base))
         else:
             framework.scatter_reduce(result, places, updates, self.batch, self.kind)
 
@@ -83,17 +85,14 @@ def plan_scatter(
     """The kernel of a scatter; None where the framework's routine does it.
 
     Args:
-        tensors: places, updates and result.
+        tensors: places, updates and result, and what the sum is added to if that is another one.
         shared: bytes of shared memory that a block can have.
         follows: other steps run before it.
     """
     if step.moves or bool_ in (tensors[1].dtype, tensors[2].dtype):
         return None
     line = tuple(axis for axis in step.axes if axis != step.axis)
-    places, updates, result = tensors
-    found = schedule_scatter(
-        step.kind, step.onto, line, step.over, step.axis, sizes, (places, updates, result), shared, follows
-    )
+    found = schedule_scatter(step.kind, step.onto, line, step.over, step.axis, sizes, tensors, shared, follows)
     if found is None:
         return None
     rendered = remember("scatter", (repr(found[0]),), lambda: asdict(render_scatter(found[0])))
@@ -111,7 +110,7 @@ def scatter_step(
         layouts: of what is read and written.
         follows: other steps run before it.
     """
-    slots = (step.left.name, step.right.name, step.result)
+    slots = (step.left.name, step.right.name, step.result, *([step.base] if step.base else []))
     lying = [layouts[slot] for slot in slots]
     device = known[lying[2].tensor].device
     tensors, buffers = list[tuple[str, int]](), list[Buffer]()
@@ -133,7 +132,7 @@ def _program(planned: PlannedScatter, slots: tuple[str, ...], device: str) -> Pr
     order = [*(param for param in params if param.kind == "pointer"), *static]
     blocks = -(-planned.launch.lines // schedule.lines)
     step = KernelLaunch(
-        loaded, (blocks, 1, 1), (WARP, 1 + READERS, 1), slots, "<QQQ",
+        loaded, (blocks, 1, 1), (WARP, 1 + READERS, 1), slots, "<" + "Q" * len(slots),
         tuple(_number(param, planned.launch) for param in static), tuple(order.index(param) for param in params),
     )  # fmt: skip
     return Program([step], []).bind(tuple(dict.fromkeys(slots)))
@@ -152,7 +151,7 @@ def _number(param: ScatterParam, launch: ScatterLaunch) -> bytes:
 
 
 def _by_framework(step: Scatter, sizes: Mapping[str, int], lying: Sequence[TensorLayout]) -> ScatterStep:
-    places, updates, result = lying
+    places, updates, *results = lying
     batch = [axis for axis in step.axes if axis in places.strides]
     rest = [axis for axis in step.axes if axis not in (*batch, step.axis)]
     inner = list(step.over)
@@ -162,11 +161,11 @@ def _by_framework(step: Scatter, sizes: Mapping[str, int], lying: Sequence[Tenso
         return View(tuple(sizes[axis] for axis in axes), strides, layout.offset)
 
     return ScatterStep(
-        (places.tensor, updates.tensor, result.tensor),
+        tuple(layout.tensor for layout in lying),
         (
             view(places, [*batch, *inner]),
             view(updates, [*batch, *inner, *rest]),
-            view(result, [*batch, step.axis, *rest]),
+            *(view(result, [*batch, step.axis, *rest]) for result in results),
         ),
         len(batch),
         step.onto,

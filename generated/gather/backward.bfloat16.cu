@@ -37,7 +37,8 @@ void scatter_sum_i64_bf16_bf16(const int64_t* places_ptr, const bf16* updates_pt
                                int64_t updates_step, int64_t result_stride0, int64_t result_step) {
   fg::wait_for_previous_kernel();
   const int first = int(blockIdx.x) * 8;
-  const int line = fg::at_most(first + int(threadIdx.x) % 8, lines - 1);
+  const int lane = int(threadIdx.x) % 8;
+  const int line = fg::at_most(first + lane, lines - 1);
   const int j0 = line;
   const int64_t* places = places_ptr + j0 * places_stride0;
   const bf16* updates = updates_ptr + j0 * updates_stride0;
@@ -53,24 +54,26 @@ void scatter_sum_i64_bf16_bf16(const int64_t* places_ptr, const bf16* updates_pt
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const int u = thread % 128;
-      const int lane = thread / 128 + k * 1;
-      const int line_read = fg::at_most(first + lane, lines - 1);
+      const int of = thread / 128 + k * 1;
+      const int of_line = fg::at_most(first + of, lines - 1);
       const int at = begin + u;
-      there[k] = at < n ? fg::load(places_ptr + line_read * places_stride0 + at * places_step) : -1;
-      value[k] = at < n ? fg::load(updates_ptr + line_read * updates_stride0 + at * updates_step) : 0;
+      there[k] = at < n ? fg::load(places_ptr + of_line * places_stride0 + at * places_step) : -1;
+      value[k] = at < n ? fg::load(updates_ptr + of_line * updates_stride0 + at * updates_step) : 0;
     }
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const int u = thread % 128;
-      const int lane = thread / 128 + k * 1;
-      place[into][u][lane] = 0 <= there[k] && there[k] < size ? int(there[k]) : -1;
-      update[into][u][lane] = value[k];
+      const int of = thread / 128 + k * 1;
+      place[into][u][of] = 0 <= there[k] && there[k] < size ? int(there[k]) : -1;
+      update[into][u][of] = value[k];
     }
   };
 
-  for (int at = threadIdx.y; at < size; at += 5) {
-    if (threadIdx.x < 8) {
-      held[at][threadIdx.x] = 0.0f;
+  const int own = int(threadIdx.y);  // among places
+  for (int k = own; k < 8; k += 5) {
+#pragma unroll 4
+    for (int at = threadIdx.x; at < size; at += 32) {
+      held[at][k] = 0.0f;
     }
   }
   if (threadIdx.y > 0) read(0);
@@ -87,13 +90,14 @@ void scatter_sum_i64_bf16_bf16(const int64_t* places_ptr, const bf16* updates_pt
     __syncthreads();
   }
 
-  for (int lane = int(threadIdx.y); lane < 8; lane += 5) {
-    if (first + lane >= lines) break;
-    const int written = first + lane;
-    const int j0 = written;
+  for (int k = own; k < 8; k += 5) {
+    if (first + k >= lines) break;
+    const int there = first + k;
+    const int j0 = there;
     bf16* result = result_ptr + j0 * result_stride0;
+#pragma unroll 4
     for (int at = threadIdx.x; at < size; at += 32) {
-      fg::store(result + at * result_step, held[at][lane]);
+      fg::store(result + at * result_step, held[at][k]);
     }
   }
 }

@@ -52,7 +52,8 @@ void scatter_sum_i64_f32_f32(const int64_t* places_ptr, const float* updates_ptr
                              int64_t updates_step, int64_t result_stride0, int64_t result_step) {
   fg::wait_for_previous_kernel();
   const int first = int(blockIdx.x) * 8;
-  const int line = fg::at_most(first + int(threadIdx.x) % 8, lines - 1);
+  const int lane = int(threadIdx.x) % 8;
+  const int line = fg::at_most(first + lane, lines - 1);
   const int j0 = line;
   const int64_t* places = places_ptr + j0 * places_stride0;
   const float* updates = updates_ptr + j0 * updates_stride0;
@@ -76,15 +77,15 @@ void scatter_sum_i64_f32_f32(const int64_t* places_ptr, const float* updates_ptr
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const int u = thread / 8 + k * 16;
-      place[into][u][int(threadIdx.x) % 8] = 0 <= there[k] && there[k] < size ? int(there[k]) : -1;
-      update[into][u][int(threadIdx.x) % 8] = value[k];
+      place[into][u][lane] = 0 <= there[k] && there[k] < size ? int(there[k]) : -1;
+      update[into][u][lane] = value[k];
     }
   };
 
-  for (int at = threadIdx.y; at < size; at += 5) {
-    if (threadIdx.x < 8) {
-      held[at][threadIdx.x] = 0.0f;
-    }
+  const int own = int(threadIdx.y) * 4 + int(threadIdx.x) / 8;  // among places
+#pragma unroll 4
+  for (int at = own; at < size; at += 20) {
+    held[at][lane] = 0.0f;
   }
   if (threadIdx.y > 0) read(0);
   __syncthreads();
@@ -100,9 +101,8 @@ void scatter_sum_i64_f32_f32(const int64_t* places_ptr, const float* updates_ptr
     __syncthreads();
   }
 
-  for (int at = threadIdx.y; at < size; at += 5) {
-    if (threadIdx.x < 8) {
-      if (first + threadIdx.x < lines) fg::store(result + at * result_step, held[at][threadIdx.x]);
-    }
+#pragma unroll 4
+  for (int at = own; at < size; at += 20) {
+    if (first + lane < lines) fg::store(result + at * result_step, held[at][lane]);
   }
 }

@@ -140,7 +140,8 @@ void scatter_max_i64_i64_i64(const int64_t* places_ptr, const int64_t* updates_p
                              int64_t result_step) {
   fg::wait_for_previous_kernel();
   const int first = int(blockIdx.x) * 8;
-  const int line = fg::at_most(first + int(threadIdx.x) % 8, lines - 1);
+  const int lane = int(threadIdx.x) % 8;
+  const int line = fg::at_most(first + lane, lines - 1);
   const int j0 = line;
   const int64_t* places = places_ptr + j0 * places_stride0;
   const int64_t* updates = updates_ptr + j0 * updates_stride0;
@@ -164,15 +165,15 @@ void scatter_max_i64_i64_i64(const int64_t* places_ptr, const int64_t* updates_p
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const int u = thread / 8 + k * 16;
-      place[into][u][int(threadIdx.x) % 8] = 0 <= there[k] && there[k] < size ? int(there[k]) : -1;
-      update[into][u][int(threadIdx.x) % 8] = value[k];
+      place[into][u][lane] = 0 <= there[k] && there[k] < size ? int(there[k]) : -1;
+      update[into][u][lane] = value[k];
     }
   };
 
-  for (int at = threadIdx.y; at < size; at += 5) {
-    if (threadIdx.x < 8) {
-      held[at][threadIdx.x] = int64_t(-9223372036854775807LL - 1);
-    }
+  const int own = int(threadIdx.y) * 4 + int(threadIdx.x) / 8;  // among places
+#pragma unroll 4
+  for (int at = own; at < size; at += 20) {
+    held[at][lane] = int64_t(-9223372036854775807LL - 1);
   }
   if (threadIdx.y > 0) read(0);
   __syncthreads();
@@ -188,9 +189,8 @@ void scatter_max_i64_i64_i64(const int64_t* places_ptr, const int64_t* updates_p
     __syncthreads();
   }
 
-  for (int at = threadIdx.y; at < size; at += 5) {
-    if (threadIdx.x < 8) {
-      if (first + threadIdx.x < lines) fg::store(result + at * result_step, held[at][threadIdx.x]);
-    }
+#pragma unroll 4
+  for (int at = own; at < size; at += 20) {
+    if (first + lane < lines) fg::store(result + at * result_step, held[at][lane]);
   }
 }

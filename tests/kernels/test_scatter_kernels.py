@@ -149,6 +149,23 @@ def test_the_same_bits_each_time() -> None:
     assert all(torch.equal(out, results[0]) for out in results)
 
 
+@pytest.mark.emulator
+@pytest.mark.parametrize("dtype", [F32, BF16, I32], ids=str)
+@pytest.mark.parametrize("dim", [0, 1])
+def test_what_the_sum_is_added_to_is_read_by_the_same_kernel(dim: int, dtype: torch.dtype) -> None:
+    """There is no pass behind it, unless anything else is made of the sum."""
+    torch.manual_seed(dim)
+    x, s = ((torch.randn(70, 70) * 4).to(dtype) for _ in range(2))
+    i = torch.randint(0, 70, (70, 70))
+    op = fg.op(lambda x, i, s: torch.scatter_add(x, dim, i, s), name="added")
+    compare(op(x, i, s), torch.scatter_add(x.double(), dim, i, s.double()))
+    (shown, *_) = shown_passes(op, (x, i, s), {})
+    assert ["prologue" in entry for entry in shown.entries] == [True, False]  # places, and the scatter
+    both = fg.op(lambda x, i, s: (torch.scatter_add(x, dim, i, s), torch.zeros_like(x).scatter_add(dim, i, s)))
+    for found, base in zip(both(x, i, s), (x.double(), torch.zeros(70, 70, dtype=F64)), strict=True):
+        compare(found, torch.scatter_add(base, dim, i, s.double()))
+
+
 def test_which_scatters_have_such_a_kernel() -> None:
     def planned(lines: int, n: int, size: int) -> bool:
         buffers = [
