@@ -123,6 +123,14 @@ def numbers(name: str, x: fg.Tensor) -> fg.Tensor:
     return x
 
 
+def among(number: Any, x: fg.Tensor) -> Any:
+    """A number that takes the place of elements of ``x``, in their dtype if they are integers or bools.
+
+    Beside a float number all of them would be floats on the way, which do not hold every integer.
+    """
+    return number if x.dtype.is_float else fg.cast(number, x.dtype)
+
+
 def choose(name: str, option: str, given: Any, allowed: tuple[str, ...]) -> Any:
     """``given``, which must be one of ``allowed``."""
     if given not in allowed:

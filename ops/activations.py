@@ -8,7 +8,7 @@ from __future__ import annotations
 import fusegen as fg
 
 from ._functions import softsign as _softsign
-from ._options import choose, floats, library_op, limited, numbers
+from ._options import among, choose, floats, library_op, limited, numbers
 
 SQRT_HALF = 0.70710678118654752440
 SQRT_2_OVER_PI = 0.79788456080286535588
@@ -62,7 +62,8 @@ def prelu(input: fg.Tensor, weight: fg.Tensor) -> fg.Tensor:
 def hardtanh(input: fg.Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> fg.Tensor:
     """min(max(x, min_val), max_val); gradient 0 at both ends. Integers too. Source: torch.nn.functional.hardtanh."""
     x = numbers("hardtanh", input)
-    return fg.cast(fg.where(x <= min_val, min_val, fg.where(x >= max_val, max_val, x)), x.dtype)
+    low, high = among(min_val, x), among(max_val, x)
+    return fg.cast(fg.where(x <= min_val, low, fg.where(x >= max_val, high, x)), x.dtype)
 
 
 @library_op
@@ -98,7 +99,7 @@ def softshrink(input: fg.Tensor, lambd: float = 0.5) -> fg.Tensor:
 def threshold(input: fg.Tensor, threshold: fg.Scalar, value: fg.Scalar, inplace: bool = False) -> fg.Tensor:
     """``value`` where x <= threshold, else x. Integers too. Source: torch.nn.functional.threshold."""
     x = numbers("threshold", input)
-    return fg.cast(fg.where(x <= threshold, value, x), x.dtype)
+    return fg.cast(fg.where(x <= threshold, among(value, x), x), x.dtype)
 
 
 # -- exponential -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 
 import fusegen as fg
 
-from ._options import choose, is_number, limited
+from ._options import among, choose, is_number, limited
 from ._shapes import is_symbolic, needed, product, shapes, size, sizes, view
 
 
@@ -219,7 +219,7 @@ def scatter(
     axis = _axis("scatter", x, dim)
     number = value is not None or is_number(given) or given.weak
     places, source = _placed("scatter", x, axis, _vector(index), None if number else _vector(given))
-    put = given if source is None else source
+    put = among(given, x) if source is None else source
     if reduce is None:
         return _like(input, fg.scatter(x, axis, places, put))
     return _like(input, fg.scatter_reduce(x, axis, places, put, kinds[reduce]))
@@ -420,7 +420,7 @@ def pad(input: fg.Tensor, pad: fg.Const, mode: str = "constant", value: fg.Scala
         if value is not None and mode == "constant":
             inside = fg.expand_dims((place >= 0) & (place < count), tuple(range(1, at + 1)))
             is_there = inside if is_there is None else is_there & inside
-    return x if is_there is None or value is None else fg.cast(fg.where(is_there, x, value), input.dtype)
+    return x if is_there is None or value is None else fg.cast(fg.where(is_there, x, among(value, x)), input.dtype)
 
 
 def _check_widths(mode: str, count: int, front: int, back: int, x: fg.Tensor) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fusegen as fg
 
-from ._options import floats, numbers
+from ._options import among, floats, numbers
 
 INFINITY = float("inf")
 
@@ -58,7 +58,7 @@ def where(condition: fg.Tensor, input: fg.Scalar, other: fg.Scalar) -> fg.Tensor
 @fg.op
 def masked_fill(input: fg.Tensor, mask: fg.Tensor, value: fg.Scalar) -> fg.Tensor:
     """``value`` where ``mask``, else ``input``, in the input's dtype. Source: torch.Tensor.masked_fill."""
-    return fg.cast(fg.where(mask, value, input), input.dtype)
+    return fg.cast(fg.where(mask, among(value, input), input), input.dtype)
 
 
 @fg.op

@@ -9,7 +9,7 @@ from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.declare import creation, indexing, put, scattering
 from fusegen.declare.axes import AxisVar
 from fusegen.declare.torch_functions import torchs
-from fusegen.declare.value import Like, Value, current, lift, one_axis, shape_of
+from fusegen.declare.value import Like, Value, cast, current, lift, one_axis, shape_of
 
 
 @torchs(numpy=["take"])
@@ -45,7 +45,7 @@ def index_fill(input: Like, dim: int, index: Like, value: Like) -> Value:
             f"{current().where}, index_fill", given=shape_of(lift(value)), expected="a number",
             fix="use index_copy for several numbers",
         )  # fmt: skip
-    found = scattering.scatter(into, dim, _along(places, into, dim, "index_fill"), value)
+    found = scattering.scatter(into, dim, _along(places, into, dim, "index_fill"), cast(value, into.dtype))
     return found if lift(input).ndim else _number(found)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusegen.core.errors import DeclarationError, ShapeError
+from fusegen.core.one_term import start as least
 from fusegen.declare import creation, indexing, reductions
 from fusegen.declare.torch_arrays import unfold
 from fusegen.declare.torch_functions import Function, flatten_dims, library, movedim, permute, torchs, unflatten_dim
@@ -127,7 +128,7 @@ def _largest_pool(rank: int) -> Function:
         step = _each(stride, rank) if stride else kernel
         if return_indices or any(size != 1 for size in _each(dilation, rank)):
             raise _refused(what, f"return_indices={return_indices}, dilation={dilation}", "neither of them")
-        wide = _padded(value, _each(padding, rank), -math.inf)
+        wide = _padded(value, _each(padding, rank), least("max", value.dtype))
         _whole_windows(what, wide, kernel, step, ceil_mode)
         return _largest(_windows(wide, kernel, step), rank)
 

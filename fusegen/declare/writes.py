@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import gcd
 from typing import Any
 
+from fusegen.core import dtypes
 from fusegen.core.errors import ShapeError
 from fusegen.declare import creation, foreign, indexing, put
 from fusegen.declare.language import expand_dims
@@ -51,6 +52,8 @@ def set_item(x: Value, key: Any, new: Any) -> None:
         write(x, elementwise("where", new.where_it_holds(), new.value, x), what)
         return
     value, keys = lift(new), key if isinstance(key, tuple) else (key,)
+    if is_plain(key) or value.weak or (not value.ndim and isinstance(key, Value) and key.dtype is dtypes.bool_):
+        value = _copied(x, value)
     if is_plain(key):
         view = value.viewed
         if view is not None and view.base is x and view.key is not None and view.key == key:
@@ -158,16 +161,18 @@ def with_rows(x: Value, dim: int, rows: Mapping[int, Value]) -> Value:
 # -- methods -----------------------------------------------------------------------------------------------------------
 
 
-def _filled(x: Value, value: Any) -> Any:
-    return value
+def _filled(x: Value, value: Any) -> Value:
+    return _copied(x, value)
 
 
 def _zero(x: Value) -> Any:
     return 0
 
 
-def _copied(x: Value, src: Any, non_blocking: bool = False) -> Any:
-    return src
+def _copied(x: Value, src: Any, non_blocking: bool = False) -> Value:
+    """What is copied into ``x``, in a dtype that it holds: torch's copies make integers of floats."""
+    value = lift(src)
+    return cast(value, x.dtype) if value.dtype.category > x.dtype.category else value
 
 
 def _diagonal_filled(x: Value, fill_value: Any, wrap: bool = False) -> Value:
