@@ -15,7 +15,18 @@ from fusegen.declare.language import expand_dims
 from fusegen.declare.parts import concat, flatten, split
 from fusegen.declare.torch_arrays import diagonal
 from fusegen.declare.torch_functions import permute, torchs, transpose
-from fusegen.declare.value import Like, Value, cast, current, elementwise, lift, one_axis, plain_number, shape_of
+from fusegen.declare.value import (
+    Like,
+    Value,
+    cast,
+    current,
+    elementwise,
+    lift,
+    one_axis,
+    plain_number,
+    result_type,
+    shape_of,
+)
 
 
 def _of_rank(what: str, value: Value, rank: int, instead: str) -> None:
@@ -108,14 +119,18 @@ def addr(input: Like, vec1: Like, vec2: Like, *, beta: Like = 1, alpha: Like = 1
 
 
 def _scaled_sum(input: Like, product: Value, beta: Like, alpha: Like) -> Value:
-    """What has a factor of 0 counts as 0, whatever it is."""
+    """What has a factor of 0 counts as 0, whatever it is, and is of its shape. Factors say nothing of the dtype: of
+    bools they are bools."""
+    value = lift(input)
+    dtype = result_type([value, product])
 
-    def times(factor: Like, value: Like) -> Like:
+    def times(factor: Like, value: Value) -> Value:
         if isinstance(factor, (int, float)) and factor in (0, 1):
-            return value if factor else 0
-        return elementwise("mul", factor, value)
+            return value if factor else Value(cast(0, value.dtype).expr, value.dtype, value.dims)
+        return elementwise("mul", cast(factor, dtype) if dtype is dtypes.bool_ else factor, value)
 
-    return elementwise("add", times(beta, input), times(alpha, product))
+    added = elementwise("add", times(beta, value), times(alpha, product))
+    return added if added.dtype.is_float else cast(added, dtype)
 
 
 @torchs("linalg.multi_dot", "chain_matmul")
@@ -367,9 +382,9 @@ def tensordot(a: Like, b: Like, dims: Any = 2) -> Value:
         )  # fmt: skip
     for mine, theirs in zip(first, second, strict=True):  # of size one against another: that one is added up
         if x.dims[mine] is None and y.dims[theirs] is not None:
-            y = reductions.sum(y, theirs, True)
+            y = reductions.sum(y, theirs, True, y.dtype)
         elif y.dims[theirs] is None and x.dims[mine] is not None:
-            x = reductions.sum(x, mine, True)
+            x = reductions.sum(x, mine, True, x.dtype)
     left, right = string.ascii_letters[: x.ndim], [*string.ascii_letters[x.ndim : x.ndim + y.ndim]]
     for mine, theirs in zip(first, second, strict=True):
         right[theirs] = left[mine]

@@ -383,3 +383,23 @@ def test_integers_have_the_dtype_of_what_they_meet(name: str, dtype: torch.dtype
 def check_equal(found: Iterable[torch.Tensor], expected: Iterable[torch.Tensor]) -> None:
     for mine, theirs in zip(found, expected, strict=True):
         assert mine.dtype is theirs.dtype and torch.equal(mine, theirs)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("factors", [{"beta": 3, "alpha": 2}, {"beta": 0, "alpha": 2}, {"beta": 2, "alpha": 0}, {}])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8], ids=str)
+def test_factors_of_a_sum_say_nothing_of_its_dtype(dtype: torch.dtype, factors: dict[str, int]) -> None:
+    x, v, w = (torch.tensor(bits).to(dtype) for bits in ([[1, 0, 0], [0, 1, 0]], [1, 0], [1, 1, 0]))
+    for given in (x, x[:, :1]):
+        found = fg.op(lambda x, v, w: torch.addr(x, v, w, **factors), name="added")(given, v, w)
+        expected = torch.addr(given, v, w, **factors)
+        assert found.dtype is expected.dtype and torch.equal(found, expected)
+
+
+@pytest.mark.emulator
+def test_bytes_that_are_contracted_with_one_stay_bytes() -> None:
+    x, y = torch.tensor([[3]], dtype=torch.uint8), torch.tensor([[100, 90], [80, 70]], dtype=torch.uint8)
+    for first, second in ((x, y), (y, x)):
+        found = fg.op(lambda x, y: torch.tensordot(x, y, dims=([1], [0])), name="contracted")(first, second)
+        expected = torch.tensordot(first, second, dims=([1], [0]))
+        assert found.dtype is expected.dtype and torch.equal(found, expected)
