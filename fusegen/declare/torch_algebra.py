@@ -485,7 +485,8 @@ def scaled_dot_product_attention(
     query: Like, key: Like, value: Like, attn_mask: Like | None = None, dropout_p: float = 0.0, is_causal: bool = False,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> Value:  # fmt: skip
-    """``fg.softmax(q @ k.mT * scale) @ v``: products that pass through memory, no flash attention."""
+    """``fg.softmax(q @ k.mT * scale) @ v``: products that pass through memory, no flash attention; 0 where a mask
+    leaves nothing."""
     from fusegen.declare.random_numbers import dropout
 
     q, k = lift(query), lift(key)
@@ -504,6 +505,13 @@ def scaled_dot_product_attention(
         mask = lift(attn_mask)
         is_kept = mask.dtype == dtypes.bool_
         scores = elementwise("where", mask, scores, -math.inf) if is_kept else elementwise("add", scores, mask)
-    weights = reductions.softmax(scores, -1)
+    weights = reductions.softmax(scores, -1) if attn_mask is None else _softmax_or_zero(scores)
     weights = dropout(weights, dropout_p) if dropout_p else weights
     return products.matmul(cast(weights, q.dtype), value)
+
+
+def _softmax_or_zero(scores: Value) -> Value:
+    """0 in rows of nothing but -inf, in which a softmax is NaN: padding looks at nothing, and says nothing."""
+    nothing = elementwise("eq", reductions.amax(scores, -1, True), -math.inf)
+    weights = reductions.softmax(elementwise("where", nothing, 0, scores), -1)
+    return elementwise("where", nothing, 0, weights)

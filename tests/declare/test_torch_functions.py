@@ -750,3 +750,22 @@ def test_what_is_scaled_has_the_room_of_the_result(name: str) -> None:
     torch.testing.assert_close(
         fg.op(lambda x, y: function(x, y, alpha=3.0))(first, second), function(first, second, alpha=3.0)
     )
+
+
+@pytest.mark.parametrize("as_numbers", [False, True])
+def test_attention_to_nothing_is_zero_and_has_no_gradient(as_numbers: bool) -> None:
+    """What a mask of padding leaves nothing of; a softmax of it alone is NaN."""
+    mask = torch.tensor([[True, False, True], [False, False, False], [True, True, True]])
+    given = torch.zeros(3, 3, dtype=torch.float64).masked_fill(~mask, -math.inf) if as_numbers else mask
+
+    def attend(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        return F.scaled_dot_product_attention(q, k, v.tanh(), attn_mask=mask).exp()
+
+    leaves = [torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    ours, theirs = fg.op(attend)(*leaves, given), attend(*leaves, given)
+    torch.testing.assert_close(ours, theirs)
+    cotangent = torch.randn_like(theirs)
+    first, second = (torch.autograd.grad(out, leaves, cotangent, create_graph=True) for out in (ours, theirs))
+    torch.testing.assert_close(first, second)
+    mine, other = (torch.autograd.grad([g.sin().sum() for g in found], leaves) for found in (first, second))
+    torch.testing.assert_close(mine, other)
