@@ -254,13 +254,16 @@ def nan_to_num(
 
 @torchs("logit", "special.logit")
 def logit(input: Like, eps: float | None = None) -> Value:
-    """``fg.log(x / (1 - x))``."""
+    """``fg.log(x) - fg.log1p(-x)``."""
     value = lift(input)
     value = value if value.dtype.is_float else cast(value, dtypes.float32)
     if eps is not None:
         low, high = elementwise("lt", value, eps), elementwise("gt", value, 1 - eps)
         value = elementwise("where", low, eps, elementwise("where", high, 1 - eps, value))
-    return elementwise("log", elementwise("div", value, elementwise("sub", 1, value)))
+    # Of a quotient the slope at 1 would be zero times infinity, and outside of the domain a number.
+    outside = elementwise("logical_or", elementwise("lt", value, 0), elementwise("gt", value, 1))
+    odds = elementwise("sub", elementwise("log", value), elementwise("log1p", elementwise("neg", value)))
+    return elementwise("where", outside, elementwise("mul", value, math.nan), odds)
 
 
 @torchs("logaddexp", numpy=["logaddexp"])

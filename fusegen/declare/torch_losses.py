@@ -8,7 +8,7 @@ from typing import Any
 from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.declare import indexing, reductions
 from fusegen.declare.language import expand_dims
-from fusegen.declare.torch_functions import pairwise_distance, torchs
+from fusegen.declare.torch_functions import library, pairwise_distance, torchs
 from fusegen.declare.value import Like, Value, cast, current, elementwise, lift, shape_of
 
 
@@ -39,7 +39,7 @@ def multi_margin_loss(
         )  # fmt: skip
     places = expand_dims(labels, -1)
     own = indexing.take_along_axis(x, places, -1)
-    over = elementwise("maximum", elementwise("add", elementwise("sub", margin, own), x), 0)
+    over = library("relu")(elementwise("add", elementwise("sub", margin, own), x))
     over = elementwise("mul", over, over) if p == 2 else over
     if weight is not None:
         over = elementwise("mul", over, indexing.take(weight, places, 0))
@@ -53,10 +53,10 @@ def triplet_margin_with_distance_loss(
     anchor: Like, positive: Like, negative: Like, *, distance_function: Callable[[Any, Any], Any] | None = None,
     margin: float = 1.0, swap: bool = False, reduction: str = "mean",
 ) -> Value:  # fmt: skip
-    """``fg.relu(d(a, p) - d(a, n) + margin)``, of any distance."""
+    """``fg.ops.clamp(d(a, p) - d(a, n) + margin, min=0)``, of any distance."""
     distance = distance_function or pairwise_distance
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
         far = elementwise("minimum", far, distance(positive, negative))
-    loss = elementwise("maximum", elementwise("add", elementwise("sub", near, far), margin), 0)
+    loss = library("clamp")(elementwise("add", elementwise("sub", near, far), margin), min=0)
     return _reduced("triplet_margin_with_distance_loss", loss, reduction, (None, None))

@@ -1,0 +1,47 @@
+"""Functions of torch in declarations at ties, at the ends of their domains and far from the middle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fusegen as fg
+
+
+def check(function: Callable[..., Any], *given: torch.Tensor) -> None:
+    """Values and gradients are torch's."""
+    leaves = [x for x in given if x.requires_grad]
+    ours, theirs = fg.op(function, name="torchs")(*given), function(*given)
+    torch.testing.assert_close(ours, theirs, equal_nan=True)
+    cotangent = torch.linspace(-1, 2, theirs.numel(), dtype=theirs.dtype).view(theirs.shape)
+    mine, other = (torch.autograd.grad(out, leaves, cotangent) for out in (ours, theirs))
+    torch.testing.assert_close(mine, other, equal_nan=True)
+
+
+def leaf(*values: Any) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_a_margin_that_is_just_kept_has_no_gradient(p: int) -> None:
+    x, label = leaf([0.0, -1.0, 1.0, 0.5], [1.0, -0.5, 0.0, -1.0]), torch.tensor([0, 2])
+    check(lambda x, label: F.multi_margin_loss(x, label, p=p, reduction="none"), x, label)
+
+
+def test_a_triplet_that_just_keeps_its_margin_has_all_of_the_gradient() -> None:
+    def loss(anchor: Any, near: Any, far: Any) -> Any:
+        return F.triplet_margin_with_distance_loss(
+            anchor, near, far, distance_function=lambda a, b: (a - b).sum(-1), reduction="none"
+        )
+
+    check(loss, leaf([0.0], [1.0], [0.5]), leaf([0.0], [2.0], [0.0]), leaf([-1.0], [3.0], [-2.0]))
+
+
+@pytest.mark.parametrize("eps", [None, 0.1])
+def test_the_slope_of_logit_is_torchs_at_and_outside_of_its_domains_ends(eps: float | None) -> None:
+    check(lambda x: torch.special.logit(x, eps), leaf(0.0, 1.0, -1.5, 2.0, math.inf, 0.5, 1e-9, 1 - 1e-12, 0.1, 0.3))
