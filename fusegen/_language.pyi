@@ -395,6 +395,8 @@ def mean(x: Number, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike 
 def mean(x: Number, *, dim: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Tensor: ...
 def minimum(a: Number, b: Number, /) -> Tensor:
     """NaN wins. A tie gives each side half of the gradient."""
+def ndtri(x: Number, /) -> Tensor:
+    """Where the normal distribution function is x."""
 def ne(a: Number, b: Number, /) -> Tensor:
     """Elementwise ne; arguments broadcast and promote as torch's."""
 @overload

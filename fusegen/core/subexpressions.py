@@ -37,8 +37,8 @@ _RESERVED_WORDS = (
     "template this thread_local throw true try typedef typeid typename typeof union unsigned using virtual void "
     "volatile wchar_t while xor xor_eq threadIdx blockIdx blockDim gridDim warpSize y0 y1 j0 j1 jn yn gamma signgam "
     "index time abs min max exp exp2 expm1 log log2 log10 log1p sqrt rsqrt cbrt pow sin cos tan asin acos atan "
-    "atan2 sinh cosh tanh asinh acosh atanh hypot erf erfc erfinv lgamma floor ceil trunc rint fmod copysign exp10 "
-    "sincos rsqrtf exp10f sincosf assert errno math_errhandling stdin stdout stderr linux unix"
+    "atan2 sinh cosh tanh asinh acosh atanh hypot erf erfc erfinv normcdfinv lgamma floor ceil trunc rint fmod "
+    "copysign exp10 sincos rsqrtf exp10f sincosf assert errno math_errhandling stdin stdout stderr linux unix"
 )
 _RESERVED = frozenset(_RESERVED_WORDS.split())
 # Macros of the C++ headers that the emulator includes (NAN, EOF, INT_MAX, M_PIf), and of ours.

@@ -249,6 +249,11 @@ _float(
     cuda_half="fg::fast_erfc({0})",
 )  # fmt: skip
 _float("erfinv", partials=lambda x, y: ((math.sqrt(math.pi) / 2) * _exp(y * y),), domain=(-1, 1), cost=24)
+_float(
+    "ndtri", cuda="normcdfinv{f}({0})", reference=lambda t, x: t.special.ndtri(x),
+    partials=lambda x, y: (math.sqrt(2 * math.pi) * _exp(y * y / 2),), domain=(0, 1), cost=30,
+    doc="Where the normal distribution function is x.",
+)  # fmt: skip
 _float("lgamma", sympy=lambda sp, x: sp.loggamma(x), cost=60, doc="log |gamma(x)|.")
 _float("digamma", cuda="fg::digamma({0})", sympy=lambda sp, x: sp.digamma(x), cost=60, doc="d/dx lgamma(x).")
 _float(

@@ -501,7 +501,7 @@ class Tensor:
     def logical_xor(self, b: Number, /) -> Tensor:
         """Elementwise logical_xor; arguments broadcast and promote as torch's."""
     def logit(self, eps: builtins.float | None = None) -> Tensor:
-        """``fg.log(x / (1 - x))``."""
+        """``fg.log(x) - fg.log1p(-x)``."""
     def logsigmoid(self) -> Tensor:
         """log(sigmoid(x)) = min(x, 0) - log1p(exp(-|x|))."""
     @overload
@@ -564,6 +564,8 @@ class Tensor:
         """``x[..., start : start + length]``."""
     def ndimension(self) -> builtins.int:
         """``x.ndim``."""
+    def ndtri(self) -> Tensor:
+        """Where the normal distribution function is x."""
     def ne(self, b: Number, /) -> Tensor:
         """Elementwise ne; arguments broadcast and promote as torch's."""
     def neg(self) -> Tensor:

@@ -44,7 +44,8 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "le": ("less_equal", "Tensor.__le__"), "gt": ("greater", "Tensor.__gt__"),
     "ge": ("greater_equal", "Tensor.__ge__"), "trunc": ("fix",), "exp2": ("special.exp2",),
     "expm1": ("special.expm1",), "log1p": ("special.log1p",), "erf": ("special.erf",), "erfc": ("special.erfc",),
-    "erfinv": ("special.erfinv",), "digamma": ("special.digamma", "special.psi"), "lgamma": ("special.gammaln",),
+    "erfinv": ("special.erfinv",), "ndtri": ("special.ndtri",), "digamma": ("special.digamma", "special.psi"),
+    "lgamma": ("special.gammaln",),
     "xlogy": ("special.xlogy",), "left_shift": ("bitwise_left_shift",), "right_shift": ("bitwise_right_shift",),
 }  # fmt: skip
 NUMPYS: Mapping[str, tuple[str, ...]] = {
@@ -56,6 +57,7 @@ NUMPYS: Mapping[str, tuple[str, ...]] = {
 # No functions of torch's, and those that have other arguments there: declare/torch_functions or the library has them.
 _NOT_TORCHS = (
     "cbrt", "exp_clamped", "ratio", "left_shift", "right_shift", "where", "clamp", "round", "softplus", "logsigmoid",
+    "ndtri",
 )  # fmt: skip
 _NUMPY_TOO = (
     "cbrt", "ceil", "copysign", "cos", "cosh", "exp", "exp2", "expm1", "floor", "floor_divide", "fmod", "hypot",

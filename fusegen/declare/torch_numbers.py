@@ -86,13 +86,6 @@ def sinc(input: Like) -> Value:
     return _chosen(is_small, series, quotient)
 
 
-@torchs("special.ndtri")
-def ndtri(input: Like) -> Value:
-    """``sqrt(2) * fg.erfinv(2 * x - 1)``."""
-    doubled = elementwise("mul", _float(input), 2)  # a byte has no -1
-    return elementwise("mul", math.sqrt(2), elementwise("erfinv", elementwise("sub", doubled, 1)))
-
-
 @torchs("mvlgamma", "special.multigammaln")
 def mvlgamma(input: Like, p: int) -> Value:
     """``p * (p - 1) / 4 * log(pi) + the sum of fg.lgamma(x - i / 2)``."""

@@ -222,6 +222,11 @@ SLOTS: dict[str, dict[str, tuple[float, float, float]]] = {
         "half": (1, 0, 0),
         "float64": (1, 0, 1),
     },
+    "ndtri": {
+        "float32": (43, 3, 0),
+        "half": (43, 3, 0),
+        "float64": (435.5, 7, 165),
+    },
     "pow": {
         "float32": (91, 1, 0),
         "half": (48.25, 2, 0),
@@ -387,6 +392,7 @@ PARTING: dict[str, tuple[str, ...]] = {
     "log1p": ("float32", "float64"),
     "log2": ("float64",),
     "logsigmoid": ("float32", "float64"),
+    "ndtri": ("float32", "half", "float64"),
     "pow": ("float32", "half", "float64"),
     "ratio": ("float64",),
     "remainder": ("float64", "int32", "int64"),

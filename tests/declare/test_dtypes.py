@@ -33,6 +33,7 @@ DEVIATIONS: dict[str, tuple[Callable[[Dtypes], bool], str]] = {
     "where": (lambda d: d[0] is torch.uint8, "a mask of uint8 is deprecated in torch"),
     "hypot": (lambda d: not any(x in FLOATS for x in d), "of integers in float32, as all functions of floats"),
     "logsigmoid": (lambda d: d[0] not in FLOATS, "of integers in float32, as all functions of floats"),
+    "ndtri": (lambda d: d[0] in FLOATS[:2], "torch has none of halves"),
     "softplus": (lambda d: d[0] not in FLOATS, "of integers in float32, as all functions of floats"),
     "argmax": (lambda d: d[0] is torch.bool, "of bools: the first that is true"),
     "argmin": (lambda d: d[0] is torch.bool, "of bools: the first that is false"),

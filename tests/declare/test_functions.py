@@ -40,8 +40,8 @@ def points(row: Function) -> list[torch.Tensor]:
     if row.name == "ratio":
         low, high = 1.0, math.inf
     around = torch.tensor([-2.3, -0.8, -0.35, 0.15, 0.45, 0.7, 1.35, 2.6], dtype=torch.float64)
-    if low == -1 and high == 1:
-        around = around / 3
+    if high == 1:
+        around = around / 3 if low == -1 else 0.5 + around / 6
     elif low > -math.inf:
         around = low + around.abs() + 0.1
     second = torch.tensor([1.7, 2.2, 1.3, 3.1, 2.6, 1.4, 1.9, 2.8], dtype=torch.float64)

@@ -311,7 +311,8 @@ def test_half_and_bfloat16_round_once_as_torch() -> None:
     ("call", "reference", "low", "high"),
     [
         ("rsqrt", torch.rsqrt, 1e-6, 1e6), ("rcbrt", lambda x: x.abs().pow(-1 / 3) * x.sign(), -50, 50),
-        ("erfinv", torch.special.erfinv, -1, 1), ("exp10", lambda x: torch.pow(10.0, x), -30, 30),
+        ("erfinv", torch.special.erfinv, -1, 1), ("normcdfinv", torch.special.ndtri, 0, 1),
+        ("exp10", lambda x: torch.pow(10.0, x), -30, 30),
         ("log1p", torch.log1p, -1, 10), ("cbrt", lambda x: x.abs().pow(1 / 3) * x.sign(), -9, 9),
     ],
 )  # fmt: skip

@@ -267,6 +267,20 @@ inline double inverse_erf(double x) {
   return copysign(y, x);
 }
 
+// In the tails the smaller of x and 1 - x, which is exact, is solved for, so that its digits are kept.
+inline double inverse_normal(double x) {
+  const double tail = fmin(x, 1 - x);
+  if (!(tail > 0)) return tail == 0 ? copysign(HUGE_VAL, x - 0.5) : NAN;
+  if (tail >= 0.25) return 1.4142135623730951 * inverse_erf(2 * x - 1);
+  const double t = sqrt(-2 * log(tail));  // Abramowitz and Stegun 26.2.23: three digits
+  double y = t - (2.515517 + t * (0.802853 + t * 0.010328)) / (1 + t * (1.432788 + t * (0.189269 + t * 0.001308)));
+  for (int step = 0; step < 3; ++step) {  // Halley's method triples the digits
+    const double newton = (0.5 * erfc(y * 0.7071067811865476) - tail) / (0.3989422804014327 * exp(-y * y / 2));
+    y += newton / (1 - y * newton / 2);
+  }
+  return copysign(y, x - 0.5);
+}
+
 }  // namespace fusegen_emulator
 
 // Macros, because some C libraries declare functions of these names and some do not.
@@ -287,6 +301,8 @@ inline double rcbrt(double x) { return 1.0 / cbrt(x); }
 inline float rcbrtf(float x) { return float(1.0 / cbrt(double(x))); }
 inline double erfinv(double x) { return fusegen_emulator::inverse_erf(x); }
 inline float erfinvf(float x) { return float(fusegen_emulator::inverse_erf(double(x))); }
+inline double normcdfinv(double x) { return fusegen_emulator::inverse_normal(x); }
+inline float normcdfinvf(float x) { return float(fusegen_emulator::inverse_normal(double(x))); }
 
 inline float __expf(float x) { return expf(x); }
 inline float __exp2f(float x) { return exp2f(x); }
