@@ -69,6 +69,10 @@ _FIXES = {
         "write a Python loop, which is unrolled, or use fg.cumsum, fg.cumprod, fg.linear_recurrence",
     ),
     **dict.fromkeys(("cond", "switch"), "use fg.where(condition, a, b): both are computed"),
+    **dict.fromkeys(
+        (f"{kind}max_pool{rank}d_with_indices" for kind in ("", "adaptive_", "fractional_") for rank in (1, 2, 3)),
+        "leave return_indices away, or use torch's outside the op",
+    ),
     "at": "write y = x.clone(), and y[...] = ...; places that indices tell are fg.scatter and fg.scatter_reduce",
     **dict.fromkeys(("backward", "grad"), "differentiate what the op returns, outside it: gradients are derived"),
 }  # fmt: skip

@@ -191,6 +191,7 @@ def matrix_norm(value: Value, ord: Any, axes: Sequence[int], keepdim: bool) -> V
     added, left = (first, second) if abs(ord) == 1 else (second, first)
     sums = reductions.sum(elementwise("abs", value), added, keepdims=True)
     found = (reductions.amax if ord > 0 else reductions.amin)(sums, left, keepdims=True)
+    found = elementwise("maximum", found, 0) if ord > 0 else found  # of no sums at all it would be -inf
     return found if keepdim else squeezed(found, (first, second))
 
 

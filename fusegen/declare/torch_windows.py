@@ -143,8 +143,8 @@ def _adaptive(rank: int, kind: str) -> Function:
         value = _floats(what, input, rank) if kind == "avg" else _image(what, input, rank)
         sizes = value.sizes[-rank:]
         wanted = [own if size is None else size for size, own in zip(_each(output_size, rank), sizes, strict=True)]
-        if return_indices or any(size < 1 or own % size for size, own in zip(wanted, sizes, strict=True)):
-            raise _refused(what, f"{list(sizes)} to {wanted}", "windows of one size, and no indices")
+        if return_indices or any(min(size, own) < 1 or own % size for size, own in zip(wanted, sizes, strict=True)):
+            raise _refused(what, f"{list(sizes)} to {wanted}", "windows of one size, some pixels each, and no indices")
         kernel = [own // size for size, own in zip(wanted, sizes, strict=True)]
         windows = _windows(value, kernel, kernel)
         return _average(windows, rank) if kind == "avg" else _largest(windows, rank)

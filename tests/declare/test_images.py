@@ -115,6 +115,8 @@ def test_what_is_out_of_range_is_told() -> None:
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "windows of two sizes": (lambda x: F.adaptive_avg_pool2d(x, 4), "windows of one size"),
+    "no pixels to take windows of": (lambda x: F.adaptive_avg_pool2d(x[..., :0], 1), "some pixels each"),
+    "places of maxima": (lambda x: F.max_pool2d(x, 2, return_indices=True), "leave return_indices away"),
     "a window that hangs over": (lambda x: F.avg_pool2d(x, (4, 3), ceil_mode=True), "windows that are all there"),
     "no image": (lambda x: F.max_pool2d(x[0, 0], 2), "channels and 2 dimensions"),
     "between pixels": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), "nearest"),

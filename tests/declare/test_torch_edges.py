@@ -54,3 +54,18 @@ def test_quantiles_of_the_normal_distribution_far_out(dtype: torch.dtype) -> Non
     tail = torch.tensor([1e-37, 1e-20, 1e-9, 3e-8, 1e-6, 1e-4, 0.02, 0.24, 0.26], dtype=dtype)
     x = torch.cat([tail, 1 - tail[2:], torch.tensor([0.0, 1.0, 0.5, -0.5, 1.5], dtype=dtype)]).requires_grad_()
     check(lambda x: torch.special.ndtri(x), x, steep=200 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("ord", [1, math.inf])
+@pytest.mark.parametrize("shape", [(0, 2), (2, 0), (3, 0, 2)])
+def test_the_norm_of_a_matrix_of_nothing_is_zero(shape: tuple[int, ...], ord: float) -> None:
+    x = torch.zeros(shape)
+    found = fg.op(lambda x: torch.linalg.matrix_norm(x, ord), name="torchs")(x)
+    assert torch.equal(found, torch.linalg.matrix_norm(x, ord)) and not found.any()
+
+
+@pytest.mark.parametrize("ord", [1, math.inf])
+def test_the_norm_of_a_matrix_of_zeros_has_torchs_gradient(ord: float) -> None:
+    x = torch.randn(3, 2, 2, dtype=torch.float64)
+    x[1] = 0
+    check(lambda x: torch.linalg.matrix_norm(x, ord), x.requires_grad_())
