@@ -460,8 +460,8 @@ def lift(value: Any) -> Value:
         return lift(value.value)
     if isinstance(value, bool):
         return Value(const(value, dtypes.bool_), dtypes.bool_, weak=True)
-    if isinstance(value, int):
-        return Value(const(value, dtypes.int64), dtypes.int64, weak=True)
+    if isinstance(value, int):  # not wrapped around: what it meets may hold it
+        return Value(Const(repr(int(value)), dtypes.int64), dtypes.int64, weak=True)
     if isinstance(value, float):
         return Value(const(value, dtypes.float64), dtypes.float32, weak=True)
     names = [name for name, constant in current().constants.items() if constant is value]
@@ -733,7 +733,7 @@ _CHOOSING = ("where", "clamp", "maximum", "minimum")
 
 def _check_held(what: str, value: Value, dtype: DType) -> None:
     number = value.expr.value if value.weak and isinstance(value.expr, Const) else 0
-    if not dtype.holds(number):
+    if (isinstance(number, int) or math.isfinite(number)) and not dtype.holds(number):
         raise wrong_dtype(what, dtype, f"a dtype that holds {number} (as torch)", "cast with .to(fg.int64)")
 
 

@@ -293,6 +293,17 @@ def test_what_is_not_both_is_a_bool() -> None:
         assert found.dtype is expected.dtype and torch.equal(found, expected)
 
 
+@pytest.mark.emulator
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1, -(2**63) - 1, 10**20, -(10**30)])
+def test_an_int_beyond_all_integers_is_a_number_to_floats(number: int) -> None:
+    x = torch.tensor([1.0, -2.0], dtype=torch.float64)
+
+    def of(x: Any, number: Any) -> tuple[Any, ...]:
+        return x + number, x > number, torch.where(x > 0, x, number), x.clamp(max=number)
+
+    check_equal(fg.op(lambda x: of(x, number), name="beyond")(x), of(x, float(number)))
+
+
 # What takes a number as it stands: in arithmetic it wraps around.
 TAKES = {
     "where": lambda x: torch.where(x > 1, x, 300), "masked_fill": lambda x: x.masked_fill(x > 1, -300),

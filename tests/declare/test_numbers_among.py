@@ -40,7 +40,7 @@ FILLED: dict[str, Callable[[Any], Any]] = {
     "masked_fill by a tensor": lambda x: x.masked_fill(x == 7, x.float().mean() * 0 + 2.7),
     "masked_fill_": written(lambda y: y.masked_fill_(y == 7, 2.7)),
     "threshold": lambda x: F.threshold(x, 3.0, 2.0),
-    "hardtanh": lambda x: F.hardtanh(x, 5.0, 200.0 if x.dtype is torch.uint8 else 1e9),
+    "hardtanh": lambda x: F.hardtanh(x, 5.0, 200.0 if x.dtype == torch.uint8 else 1e9),
     "index_fill": lambda x: x.index_fill(0, third(x), 2.7),
     "scatter": lambda x: x.scatter(0, third(x), 2.7),
     "scatter, added": lambda x: x.scatter(0, third(x), 2.7, reduce="add"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +35,7 @@ from fusegen.inspect.passes import shown_passes
 from fusegen.matmul.libraries.stopwatch import WallClock
 from fusegen.pytorch.library.eager import eager
 from tests.support.benches import CountingClock, as_input
+from tests.support.emulated import ROOT
 from tools.bench import kernels, report, rows_elementwise, rows_indexing, rows_reductions
 from tools.bench.row import F32, Row
 from tools.bench.rows import ROWS, matching
@@ -496,3 +499,14 @@ def test_a_page_keeps_the_sections_that_are_not_measured_anew(tmp_path: Path) ->
     path.write_text(text.replace(torch.__version__, "1.0"))  # another torch's numbers do not stand beside these
     report.Page(path).put("host", report.host("| c |"))
     assert "## Models" not in path.read_text() and "| c |" in path.read_text()
+
+
+@pytest.mark.cpu
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there it would measure")
+@pytest.mark.parametrize("pattern", ["^lerp f64", "products: linear fp16"])
+def test_other_processes_find_what_they_are_to_run(pattern: str) -> None:
+    """Without a GPU each row fails there, which is told, and not for want of a function."""
+    command = [sys.executable, "-m", "tools.bench", "--jobs", "1", "--no-peers", "--only", pattern]
+    environment = {**os.environ, "FUSEGEN_NATIVE": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, cwd=ROOT, timeout=300)
+    assert "before it is timed: " in done.stdout and "Can't get attribute" not in done.stderr, done.stderr

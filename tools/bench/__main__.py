@@ -17,13 +17,12 @@ from functools import partial
 from pathlib import Path
 
 from fusegen.bench.baselines import NAMES, choose
-from fusegen.bench.comparison import Comparison
 from fusegen.core.errors import FusegenError
 from fusegen.matmul.libraries.stopwatch import Stopwatch
 from fusegen.native import module as native
-from tools.bench import charts, cold, host, kernels, linear_model, products, report, rows_products
+from tools.bench import charts, cold, filling, host, kernels, linear_model, products, report
 from tools.bench.report import PARTS, Page
-from tools.bench.rows import ROWS, fits, matching, matching_products
+from tools.bench.rows import fits, matching, matching_products
 
 
 def main() -> int:
@@ -83,9 +82,9 @@ def measure(parts: Sequence[str], page: Page, wanted: Sequence[str], options: ar
     native.awaited()  # no first step is timed together with its build, which no user's first call waits for
     rows = matching(options.only) if "rows" in parts else []
     layers = matching_products(options.only) if "products" in parts else []
-    comparisons = [(row.title, partial(_of_row, row.title, wanted), row.passes) for row in rows]
-    comparisons += [(layer.title, partial(_of_layer, layer.title, wanted), layer.passes) for layer in layers]
-    kernels.fill_in_parallel(options.jobs, comparisons)
+    comparisons = [(row.title, partial(filling.of_row, row.title, wanted), row.passes) for row in rows]
+    comparisons += [(layer.title, partial(filling.of_layer, layer.title, wanted), layer.passes) for layer in layers]
+    filling.fill_in_parallel(options.jobs, comparisons)
     watch = Stopwatch(options.repeats)
     bandwidth = kernels.copy_bandwidth(watch)
     failed: dict[str, str] = {}
@@ -111,17 +110,6 @@ def measure(parts: Sequence[str], page: Page, wanted: Sequence[str], options: ar
     if "models" in parts:
         page.put("models", report.models(_printed("models")))
     return failed
-
-
-def _of_row(title: str, wanted: Sequence[str]) -> Comparison:
-    """By its title, which another process is told."""
-    (row,) = (row for row in ROWS if row.title == title)
-    return kernels.comparison_of(row, wanted)
-
-
-def _of_layer(title: str, wanted: Sequence[str]) -> Comparison:
-    (row,) = (row for row in rows_products.ROWS if row.title == title)
-    return products.comparison_of(row, wanted, "cuda")
 
 
 def _printed(module: str, *arguments: str) -> str:

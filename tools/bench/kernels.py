@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -133,27 +132,6 @@ def comparison_of(row: Row, wanted: Sequence[str], device: str = "cuda") -> Comp
     comparison = Comparison([InTorch(OURS, ours), *found], inputs, absent)
     comparison.admit()
     return comparison
-
-
-def fill_caches(title: str, make: Callable[[], Comparison], passes: Sequence[str]) -> None:
-    """Run every pass of a row once, in a process of its own. What fails is told where it is measured."""
-    try:
-        make().run(passes)
-    except Exception as error:
-        print(f"{title}, before it is timed: {type(error).__name__}", flush=True)
-    finally:
-        torch.cuda.empty_cache()
-
-
-def fill_in_parallel(jobs: int, rows: Iterable[tuple[str, Callable[[], Comparison], Sequence[str]]]) -> None:
-    """Let this many processes run each of these rows once, so that none that is timed waits for a compiler.
-
-    Args:
-        rows: arguments of `fill_caches`, which other processes can unpickle.
-    """
-    if jobs:
-        with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-            pool.starmap(fill_caches, rows, chunksize=1)
 
 
 def copy_bandwidth(watch: Stopwatch) -> float:

@@ -31,7 +31,7 @@ from fusegen.core import dtypes
 from fusegen.inspect.passes import Pass, shown_passes
 from fusegen.matmul.libraries.stopwatch import Clock, Stopwatch
 from fusegen.native import module as native
-from tools.bench import kernels
+from tools.bench import filling, kernels
 from tools.bench.row import BF16, F16, F32, SHORT, Shape, count
 from tools.program_libraries import Ours, Theirs
 from tools.program_writer import Argument, Program
@@ -340,7 +340,7 @@ def main() -> int:
         options.sources.write_text("\n\n".join(f"# {op.title}\n{op.program}" for op in ops) + "\n", encoding="utf-8")
     os.environ.setdefault(native.VARIABLE, "wait")
     native.awaited()
-    kernels.fill_in_parallel(
+    filling.fill_in_parallel(
         options.jobs, [(f"seed {seed}", partial(_of_seed, seed, size, wanted), PASSES) for seed in seeds]
     )
     watch = Stopwatch(options.repeats)
