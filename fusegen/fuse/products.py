@@ -305,11 +305,20 @@ def _base_of(between: Operand, behind: Op | Product) -> tuple[Operand, Output, O
             if alone and base is not None and (base.shape, base.dtype) == (output.shape, output.dtype):
                 axes = {axis for axis in between.shape if axis}
                 if between.ref in (one, other) and axes == {axis for axis in output.shape if axis}:
-                    left = [item for item in behind.outputs if item is not output]
-                    read = names_read([*live_reduces(behind.expand()[0], left), *left])
-                    kept = tuple(operand for operand in behind.operands if operand.name in read)
-                    return base, output, replace(behind, operands=kept, outputs=tuple(left))
+                    return base, output, _without(behind, output)
     return None
+
+
+def _without(op: Op, output: Output) -> Op:
+    """An op without one of its results, and without what only that reads."""
+    reduces, outputs = op.expand()
+    left = [item for item in outputs if item.name != output.name]
+    live = live_reduces(reduces, left)
+    read = names_read([*live, *left])
+    operands = tuple(operand for operand in op.operands if operand.name in read)
+    taken = {thing.name for thing in (*operands, *op.scalars, *left)}
+    statements, bound = introduce_lets(live, left, op.names(), taken)
+    return replace(op, operands=operands, statements=tuple(statements), outputs=tuple(bound))
 
 
 class _Splitter:

@@ -238,3 +238,13 @@ def test_a_gradient_that_cancels_adds_nothing() -> None:
     return (u - lib.mean(u, 0, keepdims=True)) * u"""
     arguments = Argument("x1", "f", (3, 4), 5), Argument("x3", "f", (4,), 5)
     _right(Program(body, arguments, 1), 14, EVALUATORS)
+
+
+def test_a_step_that_a_scatter_spares_a_result_keeps_nothing_of_it() -> None:
+    """What was computed for it alone read a sum that no step leaves any more."""
+    body = "    return lib.index_add(x0, -1, i1, x1), lib.segments(x0, i0, 'prod', -1)"
+    arguments = (
+        Argument("x0", "f", (2,), 5), Argument("i0", "i", (2,), 5), Argument("i1", "i", (3,), 2),
+        Argument("x1", "f", (3,), 5),
+    )  # fmt: skip
+    _right(Program(body, arguments, 2), 7, EVALUATORS)
