@@ -6,9 +6,9 @@ Run through tools/gpu_check.sh, which starts it under memcheck, racecheck, initc
     FUSEGEN_EMULATOR_RACES=1 python tools/sanitize.py --device cpu   # the same kernels in the emulator: minutes a dtype
 
 Under synccheck any kernel with clusters of more than the portable 8 blocks ends in an illegal access, without an error
-of the tool's own, whatever the kernel does; the other tools take 16. Under racecheck the whole may end in the tool's own
-"failed to handle a hardware exception" at the first cluster, though that kernel alone is clean there, and the whole is with
---clusters 1, and clean under memcheck: seen with float32. Under racecheck torch's products of halves fail by
+of the tool's own, whatever the kernel does; the other tools take 16. Under racecheck the whole may end in the tool's
+own "failed to handle a hardware exception" at the first cluster (seen with float32), though that kernel alone is clean
+there, and the whole is with --clusters 1, and under memcheck. Under racecheck torch's products of halves fail by
 themselves (CUBLAS_STATUS_EXECUTION_FAILED in a program that has nothing else), and initcheck does not see what they
 write: it reports ``(x @ w) + 1`` in torch alone, in bfloat16 but not in float32.
 """
