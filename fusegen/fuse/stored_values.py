@@ -48,7 +48,7 @@ MOST_PARTS_BETWEEN = (64, 16)
 # Instructions in which a GPU moves a byte (an H200: 132 SMs issue 128 at 1.75 GHz, and its memory moves 4.3 TB/s): to
 # store a float and to read it again costs as much as some fifty.
 INSTRUCTIONS_PER_BYTE = 7
-# Instructions that as many threads issue while the first cache answers one read of a vector's element at its own place.
+# Instructions that take as long as reading one element at another place, which the first cache mostly has.
 READ = 5
 # Of the costs of one kernel: what is counted is not exact, so that several have to be clearly cheaper.
 CLEARLY = 0.8

@@ -16,7 +16,7 @@ from fusegen.fuse.scan_schedule import HERE, LENGTH, ScanSchedule, ScanTensor
 from fusegen.fuse.scans import neighbour, running
 from fusegen.generate.cexpr import Printer
 from fusegen.generate.rendered import Rendered, file_text
-from fusegen.generate.wording import comment
+from fusegen.generate.wording import comment, filled_signature
 
 HEADER = '#include "fusegen_scan.cuh"'
 STATES = {
@@ -204,17 +204,8 @@ class _Slots:
         return "\n".join(line for text in (f"scan: {formula}", shape) for line in comment(text))
 
     def _signature(self) -> str:
-        params = [f"{param.ctype} {param.name}" for param in scan_parameters(self.schedule, self.stage)]
-        indent = " " * (len("void ") + len(self.name) + 1)
-        lines, line = list[str](), f"{self.name}("
-        for place, param in enumerate(params):
-            piece = param + (")" if place == len(params) - 1 else ",")
-            if place and len(line) + len(piece) + 8 > 120:
-                lines.append(line)
-                line = indent + piece
-            else:
-                line += (" " if place else "") + piece
-        return "\n".join([*lines, line])
+        params = scan_parameters(self.schedule, self.stage)
+        return filled_signature(self.name, [f"{param.ctype} {param.name}" for param in params])
 
     def _start(self) -> list[str]:
         """What comes first: the wait for the kernel before, and how long rows are with their last vector."""

@@ -13,7 +13,7 @@ from fusegen.fuse.scatter_schedule import NAMES, READERS, WARP, ScatterSchedule
 from fusegen.generate.builder import macros
 from fusegen.generate.cexpr import literal
 from fusegen.generate.rendered import Rendered, file_text
-from fusegen.generate.wording import WIDTH, comment
+from fusegen.generate.wording import WIDTH, comment, filled_signature
 from fusegen.kernel_program.check import check_program
 from fusegen.kernel_program.nodes import (
     BLANK,
@@ -112,7 +112,8 @@ def render_scatter(schedule: ScatterSchedule) -> Rendered:
     program = KernelProgram(tuple(param.name for param in parameters), {}, (WARP, 1 + READERS), 1, body)
     check_program(program, name)
     lines = Lines(macros(), WIDTH - len("      ")).of(program.body)
-    code = str(macros().kernel(_header(schedule), "", program.bounds, _signature(name, parameters), lines))
+    signature = filled_signature(name, [f"{param.ctype} {param.name}" for param in parameters])
+    code = str(macros().kernel(_header(schedule), "", program.bounds, signature, lines))
     return Rendered(file_text((HEADER,), [code]), name, None, True, (HEADER,), schedule.shared)
 
 
@@ -120,19 +121,6 @@ def _header(schedule: ScatterSchedule) -> list[str]:
     what = f"one warp of a block {_VERBS[schedule.kind]} what is for {schedule.lines} lines, a thread each, in shared"
     how = f"memory, in the order of i; {READERS} others read ahead"
     return list(comment(f"scatter: result[line, places[line, i]]: {what} {how}"))
-
-
-def _signature(name: str, parameters: Iterable[ScatterParam]) -> str:
-    indent = " " * (len("void ") + len(name) + 1)
-    lines, line = list[str](), f"{name}("
-    for place, param in enumerate(parameters):
-        piece = f"{param.ctype} {param.name}"
-        if place and len(line) + len(piece) + 9 > 120:
-            lines.append(f"{line},")
-            line = indent + piece
-        else:
-            line += (", " if place else "") + piece
-    return "\n".join([*lines, f"{line})"])
 
 
 class _Builder:
@@ -167,7 +155,7 @@ class _Builder:
             If(THREAD_ROW > 0, (Do(invoke("read", Number(0))),), brief=True),
             Do(invoke("__syncthreads")),
             self._for("begin", _N, [
-                If(THREAD_ROW.equals(0), (self._for_lines([self._taken(begin)]),),
+                If(THREAD_ROW.equals(0), (self._for_lines(self._taken(begin)),),
                    otherwise=(If(begin + ahead < _N, (Do(invoke("read", begin + ahead)),), brief=True),)),
                 Do(invoke("__syncthreads")),
             ], 0, ahead),
@@ -183,9 +171,8 @@ class _Builder:
             return Convert("int", THREAD_ROW)
         return Convert("int", THREAD_ROW) * rows + Convert("int", THREAD) // self.schedule.lines
 
-    def _for_lines(self, body: Iterable[Statement]) -> Statement:
+    def _for_lines(self, statement: Statement) -> Statement:
         """For threads of a warp that have a line each."""
-        (statement,) = body
         return If(THREAD < self.schedule.lines, (statement,)) if self.schedule.lines < WARP else statement
 
     # -- where things are ---------------------------------------------------------------------------------------------

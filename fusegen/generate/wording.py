@@ -48,6 +48,19 @@ def signature(name: str, params: Sequence[Param]) -> str:
     return first + ("\n" + indent).join(printed) + ("" if numbers else "\n    ")
 
 
+def filled_signature(name: str, params: Sequence[str]) -> str:
+    """``name(type a, type b,`` with as many parameters a line as there is room for, below the first one."""
+    indent, lines, line = " " * (len("void ") + len(name) + 1), list[str](), f"{name}("
+    for place, param in enumerate(params):
+        piece = param + (")" if place == len(params) - 1 else ",")
+        if place and len(line) + len(piece) + 8 > 120:
+            lines.append(line)
+            line = indent + piece
+        else:
+            line += (" " if place else "") + piece
+    return "\n".join([*lines, line])
+
+
 def _packed(items: Sequence[str], width: int) -> list[str]:
     """The items separated by commas, as many a line as fit."""
     lines = [items[0]]

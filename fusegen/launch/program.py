@@ -236,10 +236,14 @@ def _step(
 
 def static_bytes(param: Param, schedule: Schedule, launch: Launch) -> bytes:
     """What a parameter is that the layout of a call tells, as it lies in memory."""
-    code, value = "q" if param.ctype in ("int64_t", "fg::Divisor64") else "i", static_value(param, schedule, launch)
-    if param.kind == "divisor" and code == "i":
+    return in_memory(param.ctype, static_value(param, schedule, launch))
+
+
+def in_memory(ctype: str, value: int) -> bytes:
+    """A number as a parameter of this C type: as it is, or as what divides by it (``fg::Divisor``)."""
+    if ctype == "fg::Divisor":
         return struct.pack("<IIi", *magic_division(value))
-    return struct.pack("<" + code, value)
+    return struct.pack("<q" if ctype in ("int64_t", "fg::Divisor64") else "<i", value)
 
 
 def static_value(param: Param, schedule: Schedule, launch: Launch) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -13,7 +12,7 @@ from fusegen.fuse.scans import element
 from fusegen.generate.rendered import Rendered
 from fusegen.generate.scans import ScanParam, render_scan, scan_parameters
 from fusegen.launch.memo import remember
-from fusegen.launch.program import SCALAR_FORMATS, KernelLaunch, Program, Workspace, magic_division
+from fusegen.launch.program import SCALAR_FORMATS, KernelLaunch, Program, Workspace, in_memory
 from fusegen.matmul.views import TensorLayout
 from fusegen.plan.frameworks import TensorInfo, target_of
 from fusegen.run.launched_step import LaunchedStep
@@ -110,11 +109,9 @@ def _rendered(schedule: ScanSchedule, stage: str) -> Rendered:
 
 def _number(param: ScanParam, launch: ScanLaunch) -> bytes:
     """A number of the launch as it lies in memory."""
-    if param.kind == "divisor":
-        size = launch.sizes[param.dim]
-        return struct.pack("<q", size) if "64" in param.ctype else struct.pack("<IIi", *magic_division(size))
     value = {
         "n": lambda: launch.n, "rows": lambda: launch.rows, "parts": lambda: launch.parts,
+        "divisor": lambda: launch.sizes[param.dim],
         "chunk": lambda: launch.chunk, "stride": lambda: launch.strides[param.tensor][param.dim],
     }[param.kind]()  # fmt: skip
-    return struct.pack("<q" if param.ctype == "int64_t" else "<i", value)
+    return in_memory(param.ctype, value)

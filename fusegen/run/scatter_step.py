@@ -6,7 +6,6 @@ framework's routines.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from fusegen.fuse.schedule import Buffer
 from fusegen.generate.rendered import Rendered
 from fusegen.generate.scatters import ScatterParam, render_scatter, scatter_parameters
 from fusegen.launch.memo import remember
-from fusegen.launch.program import KernelLaunch, Program, magic_division
+from fusegen.launch.program import KernelLaunch, Program, in_memory
 from fusegen.matmul.steps import NativeSteps
 from fusegen.matmul.views import TensorLayout
 from fusegen.plan.frameworks import Framework, TensorInfo, target_of
@@ -140,14 +139,12 @@ def _program(planned: PlannedScatter, slots: tuple[str, ...], device: str) -> Pr
 
 def _number(param: ScatterParam, launch: ScatterLaunch) -> bytes:
     """A number of the launch as it lies in memory."""
-    if param.kind == "divisor":
-        size = launch.sizes[param.dim]
-        return struct.pack("<q", size) if "64" in param.ctype else struct.pack("<IIi", *magic_division(size))
     value = {
         "lines": lambda: launch.lines, "n": lambda: launch.n, "size": lambda: launch.size,
+        "divisor": lambda: launch.sizes[param.dim],
         "stride": lambda: launch.strides[param.tensor][param.dim], "step": lambda: launch.steps[param.tensor],
     }[param.kind]()  # fmt: skip
-    return struct.pack("<q" if param.ctype == "int64_t" else "<i", value)
+    return in_memory(param.ctype, value)
 
 
 def _by_framework(step: Scatter, sizes: Mapping[str, int], lying: Sequence[TensorLayout]) -> ScatterStep:
