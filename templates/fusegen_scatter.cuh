@@ -17,6 +17,9 @@ struct Smallest {
   template <typename T> static FG_DEVICE T of(T now, T update) { return minimum(now, update); }
 };
 
+// The same by a function.
+template <typename Combined, typename T> FG_DEVICE T combine(T now, T update) { return Combined::of(now, update); }
+
 // Takes N updates in their order; what has no place has -1. Shared memory answers after some thirty cycles, so sixteen updates
 // are read at once, and four places before the first of them is written: an update for the same place as one before it goes on
 // from there. Places, updates and the line itself are `Pitch` elements apart.

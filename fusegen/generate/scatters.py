@@ -47,11 +47,11 @@ from fusegen.kernel_program.nodes import (
 from fusegen.kernel_program.text import ATOM, Lines
 
 HEADER = '#include "fusegen_scatter.cuh"'
-_COMBINED = {"sum": "fg::Added", "prod": "fg::Multiplied", "max": "fg::Largest", "min": "fg::Smallest"}
-_VERBS = {"sum": "adds up", "prod": "multiplies", "max": "takes the maximum of", "min": "takes the minimum of"}
+COMBINED = {"sum": "fg::Added", "prod": "fg::Multiplied", "max": "fg::Largest", "min": "fg::Smallest"}
+VERBS = {"sum": "adds up", "prod": "multiplies", "max": "takes the maximum of", "min": "takes the minimum of"}
 _PLACES, _UPDATES, _RESULT = map(Symbol, NAMES[:3])
 _LINES, _N, _SIZE, _HELD, _FIRST = (Symbol(name) for name in ("lines", "n", "size", "held", "first"))
-ParamKind = Literal["pointer", "lines", "n", "size", "divisor", "stride", "step"]
+ParamKind = Literal["pointer", "lines", "n", "size", "whole", "divisor", "stride", "step"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ def scatter_parameters(schedule: ScatterSchedule) -> tuple[ScatterParam, ...]:
         found.append(
             ScatterParam("pointer", f"{name}_ptr", f"{'' if is_result else 'const '}{dtype.ctype}*{alone}", place)
         )
-    found += [ScatterParam(kind, kind, schedule.index) for kind in ("lines", "n", "size")]
+    kinds: tuple[ParamKind, ...] = ("lines", "n", "size", *(("whole",) if schedule.split else ()))
+    found += [ScatterParam(kind, kind, schedule.index) for kind in kinds]
     divisor = "fg::Divisor" if schedule.index == "int" else "fg::Divisor64"
     found += [ScatterParam("divisor", f"n{dim}", divisor, dim=dim) for dim in range(1, schedule.dims)]
     for place, (name, _) in enumerate(_tensors(schedule)):
@@ -102,6 +103,7 @@ def render_scatter(schedule: ScatterSchedule) -> Rendered:
     name = "_".join(
         [
             "scatter",
+            *(["parts"] if schedule.split else []),
             schedule.kind,
             *(["onto"] if schedule.onto or schedule.based else []),
             *(d.short for d in schedule.dtypes),
@@ -118,8 +120,10 @@ def render_scatter(schedule: ScatterSchedule) -> Rendered:
 
 
 def _header(schedule: ScatterSchedule) -> list[str]:
-    what = f"one warp of a block {_VERBS[schedule.kind]} what is for {schedule.lines} lines, a thread each, in shared"
+    what = f"one warp of a block {VERBS[schedule.kind]} what is for {schedule.lines} lines, a thread each, in shared"
     how = f"memory, in the order of i; {READERS} others read ahead"
+    if schedule.split:
+        how += "; i are those of a part, and a line's parts are lines"
     return list(comment(f"scatter: result[line, places[line, i]]: {what} {how}"))
 
 
@@ -143,6 +147,7 @@ class _Builder:
             Declare(Plain("int"), "lane", lane, constant=True),
             Declare(self.index, "line", own, constant=True),
             *self._coordinates("line"),
+            *(self._updates_of(Symbol("j0")) if schedule.split and not schedule.apart else ()),
             *(self._pointer(tensor) for tensor in range(2 if schedule.along else len(_tensors(schedule)))),
             Shared(Plain(self.wide), "held", (schedule.places, schedule.pitch),
                    invoke("fg::dynamic_shared", of=("Held",)), "Held"),
@@ -190,6 +195,11 @@ class _Builder:
                 Declare(self.index, f"j{dim}", invoke("fg::take", Symbol("rest"), Symbol(f"n{dim}")), constant=True)
             )
         return [*found, Declare(self.index, "j0", Symbol("rest"), constant=True)]
+
+    def _updates_of(self, part: Term) -> list[Statement]:
+        """How many updates a part of a line has: the last ones have fewer, or none."""
+        own = invoke("fg::at_most", _N, Symbol("whole") - part * _N)
+        return [Declare(self.index, "own_n", own, constant=True)]
 
     def _pointer(self, tensor: int) -> Statement:
         """Where a line begins in a tensor."""
@@ -263,6 +273,7 @@ class _Builder:
         if schedule.apart:
             where.append(Declare(Plain("int"), "of", lane, constant=True))
             lane = Symbol("of")
+        here = at < (Symbol("own_n") if schedule.split else _N)
         there, value = Symbol("there").at(k), Symbol("value").at(k)
         addresses = [tensor + at * Symbol(f"{name}_step") for tensor, name in zip(tensors, NAMES, strict=False)]
         waits = [Symbol(name).at(Symbol("into"), Symbol("u"), lane) for name in ("place", "update")]
@@ -277,8 +288,9 @@ class _Builder:
                 *where,
                 *([of_line] if schedule.apart else []),
                 Declare(self.index, "at", Symbol("begin") + Symbol("u"), constant=True),
-                Assign(there, Choice(at < _N, invoke("fg::load", addresses[0]), Number(-1))),
-                Assign(value, Choice(at < _N, invoke("fg::load", addresses[1]), Number(0))),
+                *(self._updates_of(Symbol("of_line")) if schedule.split and schedule.apart else ()),
+                Assign(there, Choice(here, invoke("fg::load", addresses[0]), Number(-1))),
+                Assign(value, Choice(here, invoke("fg::load", addresses[1]), Number(0))),
             ]),
             count("k", each, [
                 *where,
@@ -295,7 +307,7 @@ class _Builder:
     def _taken(self, begin: Term) -> Statement:
         """Those that wait."""
         waits = [Symbol(name).at(begin // self.schedule.ahead % 2, 0, THREAD) for name in ("place", "update")]
-        of = (_COMBINED[self.schedule.kind], self.schedule.ahead, self.schedule.pitch)
+        of = (COMBINED[self.schedule.kind], self.schedule.ahead, self.schedule.pitch)
         args = [AddressOf(self._kept(Number(0))), *map(AddressOf, waits)]
         return Do(invoke("fg::take_updates", *args, of=of))
 

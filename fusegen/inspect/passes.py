@@ -40,7 +40,7 @@ from fusegen.plan.targets import chip_of
 from fusegen.run.libraries import notes
 from fusegen.run.runner import Runner
 from fusegen.run.scan_step import plan_scan
-from fusegen.run.scatter_step import plan_scatter
+from fusegen.run.scatter_step import Planned, plan_scatter
 
 # What a kernel behind a matrix product starts behind: the library's kernel, which has no name here.
 THE_PRODUCT = "the matrix product before it"
@@ -193,13 +193,18 @@ class Pass:
                 scan = plan_scan(step, layout.sizes, lying, follows=place > 0)
                 found.append((step, scan.kernels if scan else ()))
             elif isinstance(step, Scatter):
-                names = (step.left.name, step.right.name, step.result, *([step.base] if step.base else []))
-                tensors = [buffers[name] for name in names]
-                scatter = plan_scatter(step, layout.sizes, tensors, self.chip.shared, follows=place > 0)
-                found.append((step, (scatter.kernel,) if scatter else ()))
+                scatter = self.plan_of(cut, step)
+                found.append((step, scatter.kernels if scatter else ()))
             elif isinstance(step, Product):
                 found.append((step, ()))
         return found
+
+    def plan_of(self, cut: Chain, step: Scatter) -> Planned | None:
+        """How one of its scatters is done; None: by the framework's routine."""
+        layout = self.with_intermediates(cut).layout
+        names = (step.left.name, step.right.name, step.result, *([step.base] if step.base else []))
+        tensors = [layout.buffers[name] for name in names]
+        return plan_scatter(step, layout.sizes, tensors, self.chip, follows=cut.steps.index(step) > 0)
 
 
 def _comment(line: str) -> str:

@@ -102,8 +102,8 @@ class ScatterCost(RoutineCost):
         count = known.count({*step.over, *places})
         columns = known.count(axis for axis in step.axes if axis not in {step.axis, *places})
         dtype = known.things[step.result].dtype
-        is_owned = any(kernels for other, kernels in item.kernels_between if other == step)
-        note = _OWNED if is_owned else _NOTES[step.kind]
+        planned = item.plan_of(cut, step)
+        note = planned.note if planned else _BY_FRAMEWORK
         return cls(product_text(step), dtype, 1, count, columns, 1, read, written, (note,))
 
     @property
@@ -112,11 +112,7 @@ class ScatterCost(RoutineCost):
         return f"{self.m} updates of {self.n}"
 
 
-# How updates are combined: by threads that own lines of the result, or by the framework (plan/scatter), by kind.
-_OWNED = "by a kernel of its own, in one pass: a thread for each line of the result, which lies in shared memory"
-_SORTED = "places sorted by torch on a GPU, in float32 where they are halves: what that moves is not counted"
-_UNSORTED = "by torch's atomic extrema on a GPU, in float32 where they are halves: what that moves is not counted"
-_NOTES = {"sum": _SORTED, "prod": _SORTED, "max": _UNSORTED, "min": _UNSORTED}
+_BY_FRAMEWORK = "by the framework's routine: what that moves beside is not counted"
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,7 @@ _ROWS = (
     # Numbers.
     DeviceFunction("fg::divide_by_count"),
     DeviceFunction("fg::take_updates", effect=True),
+    DeviceFunction("fg::combine"),
     # Threads.
     DeviceFunction("__syncthreads", _BLOCK, effect=True),
     DeviceFunction("fg::wait_for_previous_kernel", effect=True),

@@ -58,6 +58,7 @@ class Framework(Protocol):
     def view(self, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any: ...
     def multiply(self, left: Any, right: Any, out: Any) -> None: ...
     def accumulate(self, left: Any, right: Any, out: Any) -> None: ...
+    def sorted_keys(self, keys: Any) -> tuple[Any, Any]: ...
     def scatter_add(self, out: Any, places: Any, updates: Any, batch: int, onto: bool) -> None: ...
     def scatter_reduce(self, out: Any, places: Any, updates: Any, batch: int, kind: str) -> None: ...
     def autocast(self, declaration: Declaration, specs: Mapping[str, Any], values: Mapping[str, Any]) -> Any: ...
@@ -223,6 +224,11 @@ class Torch:
             self.torch.matmul(left, right, out=out)
             out += bias
 
+    def sorted_keys(self, keys: Any) -> tuple[Any, Any]:
+        """Keys from the smallest to the largest, and where each has been, as int64: equal ones stay in their order."""
+        found, order = self.torch.sort(keys, stable=True)
+        return found, order
+
     def scatter_add(self, out: Any, places: Any, updates: Any, batch: int, onto: bool) -> None:
         """``out[b, places[b, n], r] += updates[b, n, r]``, from zeros unless ``onto``: see plan/scatter."""
         scatter_add(out, places, updates, batch, onto)
@@ -317,6 +323,11 @@ class NumPy(_Plain):
         self.multiply(left, right, product)
         out += product
 
+    def sorted_keys(self, keys: Any) -> tuple[Any, Any]:
+        """As torch's."""
+        order = self.numpy.argsort(keys, kind="stable").astype("int64")
+        return keys[order], order
+
     def scatter_add(self, out: Any, places: Any, updates: Any, batch: int, onto: bool) -> None:
         """As torch's."""
         _scatter_add(self.numpy, out, places, updates, batch, onto)
@@ -382,6 +393,11 @@ class CuPy(_Plain):
     def accumulate(self, left: Any, right: Any, out: Any) -> None:
         """``out += left @ right``."""
         out += self.cupy.matmul(left, right)
+
+    def sorted_keys(self, keys: Any) -> tuple[Any, Any]:
+        """As torch's: CuPy's sorting is stable."""
+        order = self.cupy.argsort(keys).astype("int64")
+        return keys[order], order
 
     def scatter_add(self, out: Any, places: Any, updates: Any, batch: int, onto: bool) -> None:
         """As torch's, but that the order in which a place's numbers are added up is CuPy's, any."""

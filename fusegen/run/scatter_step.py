@@ -1,28 +1,34 @@
 """A step that adds rows to a result, or combines them otherwise, at the places that a tensor tells.
 
-Lines of a result that fit on the chip are owned by a thread each (fuse/scatter_schedule). The rest is done by the
-framework's routines.
+Lines of a result that fit on the chip are owned by threads (run/owned_scatter_step). Otherwise, or where that takes
+longer, updates are sorted by their places (run/sorted_scatter_step). What is left is done by the framework's routines:
+the largest or the smallest of updates for lines that do not fit, and bools.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
-from fusegen.core.dtypes import bool_
 from fusegen.fuse.products import Scatter
-from fusegen.fuse.scatter_schedule import READERS, WARP, ScatterLaunch, ScatterSchedule, schedule_scatter
+from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Buffer
-from fusegen.generate.rendered import Rendered
-from fusegen.generate.scatters import ScatterParam, render_scatter, scatter_parameters
-from fusegen.launch.memo import remember
-from fusegen.launch.program import KernelLaunch, Program, in_memory
-from fusegen.matmul.steps import NativeSteps
+from fusegen.matmul.steps import NativeSteps, StepSequence
 from fusegen.matmul.views import TensorLayout
 from fusegen.plan.frameworks import Framework, TensorInfo, target_of
 from fusegen.plan.native_step import View
 from fusegen.run.launched_step import LaunchedStep
+from fusegen.run.owned_scatter_step import (
+    PlannedOwned,
+    PlannedSplit,
+    owned_scatter_step,
+    plan_owned_scatter,
+    plan_split_scatter,
+    split_scatter_step,
+)
+from fusegen.run.sorted_scatter_step import PlannedSort, SortedScatterStep, plan_sorted_scatter, sorted_scatter_step
 
 
 @dataclass(frozen=True)
@@ -69,43 +75,41 @@ class ScatterStep:
         return None
 
 
-@dataclass(frozen=True)
-class PlannedScatter:
-    """A scatter whose lines threads own: how its kernel walks memory, the numbers of a call, and its text."""
-
-    schedule: ScatterSchedule
-    launch: ScatterLaunch
-    kernel: Rendered
+# Seconds on an H200 of the framework's largest or smallest: however few updates there are, and of each.
+_LAUNCHES, _PER_ATOMIC = 150e-6, 100e-12
+Planned = PlannedOwned | PlannedSplit | PlannedSort
 
 
 def plan_scatter(
-    step: Scatter, sizes: Mapping[str, int], tensors: Sequence[Buffer], shared: int, follows: bool
-) -> PlannedScatter | None:
-    """The kernel of a scatter; None where the framework's routine does it.
+    step: Scatter, sizes: Mapping[str, int], tensors: Sequence[Buffer], chip: Chip, follows: bool
+) -> Planned | None:
+    """The kernels of a scatter; None where the framework's routine does it.
 
     Args:
         tensors: places, updates and result, and what the sum is added to if that is another one.
-        shared: bytes of shared memory that a block can have.
         follows: other steps run before it.
     """
-    if step.moves or bool_ in (tensors[1].dtype, tensors[2].dtype):
-        return None
-    line = tuple(axis for axis in step.axes if axis != step.axis)
-    found = schedule_scatter(step.kind, step.onto, line, step.over, step.axis, sizes, tensors, shared, follows)
-    if found is None:
-        return None
-    rendered = remember("scatter", (repr(found[0]),), lambda: asdict(render_scatter(found[0])))
-    return PlannedScatter(*found, Rendered.from_fields(rendered))
+    planned = (
+        plan_owned_scatter(step, sizes, tensors, chip.shared, follows),
+        plan_split_scatter(step, sizes, tensors, chip, follows),
+        plan_sorted_scatter(step, sizes, tensors),
+    )
+    possible: list[Planned] = [plan for plan in planned if plan is not None]
+    found = min(possible, key=lambda plan: plan.seconds, default=None)
+    if found is None or isinstance(found, PlannedSort):
+        return found
+    by_atomics = prod(sizes[axis] for axis in {*step.over, *step.axes} - {step.axis}) * _PER_ATOMIC + _LAUNCHES
+    return None if step.kind in ("max", "min") and by_atomics < found.seconds else found
 
 
 def scatter_step(
-    step: Scatter, sizes: Mapping[str, int], known: Mapping[str, TensorInfo], layouts: Mapping[str, TensorLayout],
+    step: Scatter, sizes: Mapping[str, int], known: dict[str, TensorInfo], layouts: Mapping[str, TensorLayout],
     follows: bool,
-) -> ScatterStep | LaunchedStep:  # fmt: skip
+) -> ScatterStep | LaunchedStep | SortedScatterStep | StepSequence:  # fmt: skip
     """The step for tensors that lie so.
 
     Args:
-        known: the tensors.
+        known: the tensors; memory between kernels of a scatter is put among them.
         layouts: of what is read and written.
         follows: other steps run before it.
     """
@@ -117,34 +121,20 @@ def scatter_step(
         info = known[layout.tensor]
         tensors.append((layout.tensor, layout.offset * info.dtype.size))
         buffers.append(Buffer(info.dtype, layout.strides, info.alignment + tensors[-1][1]))
-    planned = plan_scatter(step, sizes, buffers, target_of(device).chip.shared, follows)
-    if planned is None:
-        return _by_framework(step, sizes, lying)
-    return LaunchedStep(tuple(tensors), (), slots, _program(planned, slots, device), device)
-
-
-def _program(planned: PlannedScatter, slots: tuple[str, ...], device: str) -> Program:
-    schedule, rendered = planned.schedule, planned.kernel
-    loaded = target_of(device).load(rendered, rendered.entry, "a scatter", schedule.follows)
-    params = scatter_parameters(schedule)
-    static = [param for param in params if param.kind != "pointer"]
-    order = [*(param for param in params if param.kind == "pointer"), *static]
-    blocks = -(-planned.launch.lines // schedule.lines)
-    step = KernelLaunch(
-        loaded, (blocks, 1, 1), (WARP, 1 + READERS, 1), slots, "<" + "Q" * len(slots),
-        tuple(_number(param, planned.launch) for param in static), tuple(order.index(param) for param in params),
-    )  # fmt: skip
-    return Program([step], []).bind(tuple(dict.fromkeys(slots)))
-
-
-def _number(param: ScatterParam, launch: ScatterLaunch) -> bytes:
-    """A number of the launch as it lies in memory."""
-    value = {
-        "lines": lambda: launch.lines, "n": lambda: launch.n, "size": lambda: launch.size,
-        "divisor": lambda: launch.sizes[param.dim],
-        "stride": lambda: launch.strides[param.tensor][param.dim], "step": lambda: launch.steps[param.tensor],
-    }[param.kind]()  # fmt: skip
-    return in_memory(param.ctype, value)
+    planned = plan_scatter(step, sizes, buffers, target_of(device).chip, follows)
+    by_framework = _by_framework(step, sizes, lying)
+    if isinstance(planned, PlannedSplit) and (
+        any(layout.offset for layout in lying[2:]) or len({layout.tensor for layout in lying}) < len(lying)
+    ):
+        planned = plan_sorted_scatter(step, sizes, buffers)  # kernels know where tensors begin, and each by one name
+    if isinstance(planned, PlannedOwned):
+        return owned_scatter_step(planned, tensors, slots, device)
+    if isinstance(planned, PlannedSplit):
+        return split_scatter_step(step, planned, known, lying, buffers, slots, device)
+    if isinstance(planned, PlannedSort):
+        _, _, result, *base = zip(by_framework.names, by_framework.views, strict=True)
+        return sorted_scatter_step(step, planned, tensors, result, base[0] if base else None, device)
+    return by_framework
 
 
 def _by_framework(step: Scatter, sizes: Mapping[str, int], lying: Sequence[TensorLayout]) -> ScatterStep:

@@ -13,11 +13,11 @@ from fusegen.core.dtypes import BY_NAME
 from fusegen.core.errors import CompileError
 from fusegen.core.one_term import start
 from fusegen.fuse.products import Scatter, Source
-from fusegen.fuse.scatter_schedule import FEW_UPDATES, FEWEST_LINES
+from fusegen.fuse.rows_schedule import Chip
 from fusegen.inspect.passes import shown_passes
 from fusegen.matmul.views import TensorLayout
 from fusegen.plan.frameworks import Torch
-from fusegen.run import launched_step
+from fusegen.run import launched_step, owned_scatter_step
 from fusegen.run import scatter_step as steps
 from fusegen.run.launched_step import LaunchedStep
 from tests.support.emulated import Racing
@@ -167,19 +167,23 @@ def test_what_the_sum_is_added_to_is_read_by_the_same_kernel(dim: int, dtype: to
 
 
 def test_which_scatters_have_such_a_kernel() -> None:
-    def planned(lines: int, n: int, size: int) -> bool:
+    def planned(lines: int, n: int, size: int, kind: str = "sum") -> type | None:
         buffers = [
             steps.Buffer(BY_NAME[name], {"d0": 1, axis: lines}) for name, axis in
             (("int64", "d1"), ("float32", "d1"), ("float32", "d2"))
         ]  # fmt: skip
-        step = Scatter("y", Source("i", ()), Source("v", ()), ("d2", "d0"), ("d1",), axis="d2")
+        step = Scatter("y", Source("i", ()), Source("v", ()), ("d2", "d0"), ("d1",), axis="d2", kind=kind)
         sizes = {"d0": lines, "d1": n, "d2": size}
-        return steps.plan_scatter(step, sizes, buffers, 227 * 1024, follows=False) is not None
+        found = steps.plan_scatter(step, sizes, buffers, Chip(), follows=False)
+        return None if found is None else type(found)
 
-    assert planned(FEWEST_LINES, 10**6, 100) and not planned(FEWEST_LINES - 1, FEW_UPDATES + 1, 100)
-    assert planned(1, FEW_UPDATES, 100)
-    assert planned(1000, 10, 6144) and not planned(1000, 10, 6145)  # of floats, eight lines
-    assert not planned(1000, 0, 5) and not planned(0, 10, 5)
+    assert planned(10000, 1000, 100) is steps.PlannedOwned
+    assert planned(1, 1000, 100) is steps.PlannedOwned
+    assert planned(1, 10**6, 100) is steps.PlannedSplit and planned(64, 10**6, 100) is steps.PlannedSplit
+    assert planned(1, 10**6, 10**6) is steps.PlannedSort and planned(5, 10**6, 100) is steps.PlannedSort
+    assert planned(1000, 10, 6144) is steps.PlannedOwned and planned(1000, 10, 6145) is steps.PlannedSort  # of floats
+    assert planned(1, 10**6, 100, "max") is steps.PlannedSplit and planned(1, 10**6, 10**6, "max") is None
+    assert planned(1000, 0, 5) is None and planned(0, 10, 5) is None
 
 
 def test_few_texts_serve_all_numbers_of_places() -> None:
@@ -196,8 +200,9 @@ def test_few_texts_serve_all_numbers_of_places() -> None:
 @pytest.mark.cpu
 @pytest.mark.parametrize("which", ["first", "second"])
 def test_both_barriers_are_needed(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    target, original = Racing(), steps.plan_scatter
-    monkeypatch.setattr(steps, "target_of", lambda device: target)
+    target, original = Racing(), steps.plan_owned_scatter
+    for module in (steps, owned_scatter_step):
+        monkeypatch.setattr(module, "target_of", lambda device: target)
     monkeypatch.setattr(launched_step, "target_of", lambda device: target)
     places, updates = drawn(70, 20, 9, F32)
     out = torch.empty(70, 9)
@@ -215,6 +220,6 @@ def test_both_barriers_are_needed(which: str, monkeypatch: pytest.MonkeyPatch) -
         )
         return replace(planned, kernel=replace(planned.kernel, text=text))
 
-    monkeypatch.setattr(steps, "plan_scatter", without)
+    monkeypatch.setattr(steps, "plan_owned_scatter", without)
     with pytest.raises(CompileError, match="lies between"):
         run("sum", places, updates, torch.empty(70, 9), along=True)

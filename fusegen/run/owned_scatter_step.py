@@ -1,0 +1,248 @@
+"""A scatter whose result has lines that fit on the chip: threads own them (fuse/scatter_schedule).
+
+Few lines are split: a thread owns a part of a line's updates, and parts are combined by a reduction behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+from math import prod
+
+from fusegen import pipeline
+from fusegen.core.casts import converted
+from fusegen.core.dtypes import bool_
+from fusegen.core.ir import Expr, Op, Operand, Output, Reduce, call
+from fusegen.fuse.products import Scatter
+from fusegen.fuse.rows_schedule import Chip
+from fusegen.fuse.scatter_schedule import (
+    FEW_UPDATES,
+    PARTS,
+    READERS,
+    WARP,
+    ScatterLaunch,
+    ScatterSchedule,
+    parts_of,
+    schedule_scatter,
+    seconds_between,
+    seconds_owned,
+    wide_of,
+)
+from fusegen.fuse.schedule import Buffer
+from fusegen.generate.rendered import Rendered
+from fusegen.generate.scatters import ScatterParam, render_scatter, scatter_parameters
+from fusegen.launch.memo import remember
+from fusegen.launch.program import KernelLaunch, Program, in_memory
+from fusegen.matmul.steps import StepSequence
+from fusegen.matmul.views import TensorLayout
+from fusegen.plan.frameworks import TensorInfo, target_of
+from fusegen.plan.layout import row_major
+from fusegen.plan.plan import Allocation
+from fusegen.run.kernel_steps import KernelStep
+from fusegen.run.launched_step import LaunchedStep
+from fusegen.run.runner import Runner
+
+# Lines that lie side by side have owners side by side, which read neighbouring updates. Of fewer, only a single one is
+# split.
+_SIDE_BY_SIDE = 32
+# What the parts of all lines hold is called so where no names of a call are known.
+_NAMES = ("parts_of_result", "result", "base")
+
+
+@dataclass(frozen=True)
+class PlannedOwned:
+    """A scatter whose lines threads own: how its kernel walks memory, the numbers of a call, its text, and how long it
+    takes on an H200, about."""
+
+    schedule: ScatterSchedule
+    launch: ScatterLaunch
+    kernel: Rendered
+    seconds: float
+
+    note = "by a kernel of its own, in one pass: a thread for each line of the result, which lies in shared memory"
+
+    @property
+    def kernels(self) -> tuple[Rendered, ...]:
+        """All texts."""
+        return (self.kernel,)
+
+
+@dataclass(frozen=True)
+class PlannedSplit:
+    """A scatter whose lines are split.
+
+    Attributes:
+        scatter: of parts of lines.
+        axes: of what it writes, with these ``sizes``.
+        combined: what parts come to.
+        layout: of what this reads and writes; ``chip``: for which.
+    """
+
+    scatter: PlannedOwned
+    axes: tuple[str, ...]
+    sizes: Mapping[str, int]
+    combined: Op
+    layout: pipeline.Layout
+    chip: Chip
+
+    @property
+    def note(self) -> str:
+        """How it is done."""
+        what = f"a line of the result for one of {self.sizes[PARTS]} parts of its updates, which are combined then"
+        return f"by threads that own {what}"
+
+    @property
+    def kernels(self) -> tuple[Rendered, ...]:
+        """All texts."""
+        behind = [item.rendered for item in pipeline.plan(self.combined, self.layout, self.chip)]
+        return (self.scatter.kernel, *behind)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of what the scatter writes."""
+        return tuple(self.sizes[axis] for axis in self.axes)
+
+    @property
+    def seconds(self) -> float:
+        """What it takes on an H200, about."""
+        return self.scatter.seconds + seconds_between(prod(self.shape))
+
+
+def plan_owned_scatter(
+    step: Scatter, sizes: Mapping[str, int], tensors: Sequence[Buffer], shared: int, follows: bool, parts: int = 1
+) -> PlannedOwned | None:
+    """The kernel of a scatter; None where lines do not fit.
+
+    Args:
+        tensors: places, updates and result, and what the sum is added to if that is another one.
+        shared: bytes of shared memory that a block can have.
+        follows: other steps run before it.
+        parts: into which the updates of each line are split; the result has the axis `PARTS` then.
+    """
+    if step.moves or bool_ in (tensors[1].dtype, tensors[2].dtype):
+        return None
+    line = tuple(axis for axis in step.axes if axis != step.axis)
+    found = schedule_scatter(step.kind, step.onto, line, step.over, step.axis, sizes, tensors, shared, follows, parts)
+    if found is None:
+        return None
+    rendered = remember("scatter", (repr(found[0]),), lambda: asdict(render_scatter(found[0])))
+    return PlannedOwned(*found, Rendered.from_fields(rendered), seconds_owned(*found, shared))
+
+
+def plan_split_scatter(
+    step: Scatter, sizes: Mapping[str, int], tensors: Sequence[Buffer], chip: Chip, follows: bool
+) -> PlannedSplit | None:
+    """The kernels of a scatter whose lines are split; None where they do not fit, are too many, or have few updates.
+
+    Args:
+        tensors, follows: as `plan_owned_scatter` has them.
+    """
+    line = [axis for axis in step.axes if axis != step.axis]
+    lines, updates = prod(sizes[axis] for axis in line), prod(sizes[axis] for axis in step.over)
+    if step.onto or 1 < lines < _SIDE_BY_SIDE or not lines * sizes[step.axis] or updates < 2 * FEW_UPDATES:
+        return None
+    axes = (PARTS, step.axis, *line) if lines > 1 else (PARTS, *line, step.axis)
+    wide = wide_of(tensors[2].dtype)
+
+    def partial(parts: int) -> tuple[dict[str, int], Buffer]:
+        known = {**sizes, PARTS: parts}
+        return known, Buffer(wide, dict(zip(axes, row_major([known[axis] for axis in axes]), strict=True)))
+
+    most = updates // FEW_UPDATES
+    known, buffer = partial(most)
+    first = plan_owned_scatter(step, known, [*tensors[:2], buffer], chip.shared, follows, most)
+    if first is None:
+        return None
+    whole = replace(first.launch, lines=lines)
+    parts = parts_of(first.schedule, whole, chip.shared)
+    if parts < 2:
+        return None
+    known, buffer = partial(parts)
+    scatter = plan_owned_scatter(step, known, [*tensors[:2], buffer], chip.shared, follows, parts)
+    assert scatter is not None
+    combined = _combined(step, axes, tensors, _NAMES)
+    buffers = dict(zip(_NAMES, (buffer, *tensors[2:]), strict=False))
+    layout = pipeline.Layout({axis: known[axis] for axis in axes}, buffers, follows=True, fresh=frozenset(_NAMES[:1]))
+    return PlannedSplit(scatter, axes, known, combined, layout, chip)
+
+
+def _combined(step: Scatter, axes: tuple[str, ...], tensors: Sequence[Buffer], names: Sequence[str]) -> Op:
+    """What the parts of each place come to, added to a tensor if there is one."""
+    result = tensors[2].dtype
+    parts = Operand(names[0], wide_of(result), axes)
+    total = Reduce("combined", step.kind, parts.ref, (PARTS,))
+    base = [Operand(names[2], result, step.axes)] if len(tensors) > 3 else []
+    value: Expr = total.ref
+    if base:
+        value = call("add", converted(base[0].ref, total.expr.dtype), value, dtype=total.expr.dtype)
+    output = Output(names[1], converted(value, result), result, step.axes)
+    return Op("scattered", "parts", (parts, *base), (), (total,), (output,))
+
+
+def owned_scatter_step(
+    planned: PlannedOwned, tensors: Sequence[tuple[str, int]], slots: tuple[str, ...], device: str
+) -> LaunchedStep:
+    """The step that launches it.
+
+    Args:
+        tensors: each tensor that is read and written, and how many bytes behind its first element it begins.
+        slots: what the native call path calls these.
+    """
+    return LaunchedStep(tuple(tensors), (), slots, _program(planned, slots, device), device)
+
+
+def split_scatter_step(
+    step: Scatter, planned: PlannedSplit, known: dict[str, TensorInfo], lying: Sequence[TensorLayout],
+    buffers: Sequence[Buffer], slots: tuple[str, ...], device: str,
+) -> StepSequence:  # fmt: skip
+    """The steps of a scatter that is split: that of parts, and what these come to.
+
+    Args:
+        known: the tensors; that of parts is put among them.
+        lying, buffers: places, updates, result and base, as tensors and as kernels see them.
+    """
+    result, *base = lying[2:]
+    name = next(n for i in count(1) if (n := f"{result.tensor}_parts{i}") not in known)
+    strides = row_major(planned.shape)
+    known[name] = TensorInfo(planned.shape, strides, buffers[2].dtype, 0, device)
+    known[name] = replace(known[name], dtype=wide_of(buffers[2].dtype))
+    tensors = [(layout.tensor, layout.offset * known[layout.tensor].dtype.size) for layout in lying[:2]]
+    scatter = owned_scatter_step(planned.scatter, [*tensors, (name, 0)], (*slots[:2], name), device)
+    names = (name, result.tensor, *(layout.tensor for layout in base))
+    op = _combined(step, planned.axes, buffers, names)
+    runner = Runner(op, fresh=frozenset({name}))
+    shape = tuple(planned.sizes[axis] for axis in step.axes)
+    infos = [
+        replace(known[layout.tensor], shape=shape, strides=tuple(layout.strides.get(axis, 0) for axis in step.axes))
+        for layout in lying[2:]
+    ]
+    given = {name: known[name], **dict(zip(names[2:], infos[1:], strict=True))}
+    behind = KernelStep(runner, runner.plan_for(given, infos[:1]), (result.tensor,))
+    memory = Allocation(name, planned.shape, strides, known[name].dtype)
+    return StepSequence((scatter, behind), (memory,), device)
+
+
+def _program(planned: PlannedOwned, slots: tuple[str, ...], device: str) -> Program:
+    schedule, rendered = planned.schedule, planned.kernel
+    loaded = target_of(device).load(rendered, rendered.entry, "a scatter", schedule.follows)
+    params = scatter_parameters(schedule)
+    static = [param for param in params if param.kind != "pointer"]
+    order = [*(param for param in params if param.kind == "pointer"), *static]
+    blocks = -(-planned.launch.lines // schedule.lines)
+    step = KernelLaunch(
+        loaded, (blocks, 1, 1), (WARP, 1 + READERS, 1), slots, "<" + "Q" * len(slots),
+        tuple(_number(param, planned.launch) for param in static), tuple(order.index(param) for param in params),
+    )  # fmt: skip
+    return Program([step], []).bind(tuple(dict.fromkeys(slots)))
+
+
+def _number(param: ScatterParam, launch: ScatterLaunch) -> bytes:
+    """A number of the launch as it lies in memory."""
+    value = {
+        "lines": lambda: launch.lines, "n": lambda: launch.n, "size": lambda: launch.size,
+        "whole": lambda: launch.whole,
+        "divisor": lambda: launch.sizes[param.dim],
+        "stride": lambda: launch.strides[param.tensor][param.dim], "step": lambda: launch.steps[param.tensor],
+    }[param.kind]()  # fmt: skip
+    return in_memory(param.ctype, value)
