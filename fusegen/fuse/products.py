@@ -9,13 +9,13 @@ added up need no epilogue: each but the first adds to what those before it left.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from fusegen.core import dtypes
 from fusegen.core.casts import rounded, unrounded
 from fusegen.core.declared import without_declared_gradients
-from fusegen.core.dtypes import DType, float32
+from fusegen.core.dtypes import DType
 from fusegen.core.ir import (
     SCAN,
     STORED,
@@ -30,7 +30,6 @@ from fusegen.core.ir import (
     PackedBlock,
     Reduce,
     Ref,
-    Scalar,
     Size,
     asked_axes,
     call,
@@ -48,7 +47,6 @@ from fusegen.core.ir import (
 )
 from fusegen.core.one_term import reads, scatters
 from fusegen.core.products import KIND, biases, stored_as
-from fusegen.core.scans import SUMS, How
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.derive.exact import as_written
 from fusegen.derive.guards import without_guards
@@ -67,6 +65,8 @@ from fusegen.fuse.scans import (
     shifted,
     touched,
 )
+from fusegen.fuse.scatter_steps import with_bases
+from fusegen.fuse.steps import Chain, Product, Scan, Scatter, Source
 from fusegen.fuse.stored_values import with_stored_values
 
 # The kind of a scatter's reduction, as steps have it; and what op are cut at.
@@ -76,180 +76,9 @@ _CUT = (KIND, SCATTER, SCAN, STORED)
 MOST_BLOCKS = 16
 
 
-@dataclass(frozen=True)
-class Source:
-    """A factor as a tensor: an operand or an earlier step's result, and what the product calls its axes."""
-
-    name: str
-    renames: tuple[tuple[str, str], ...]
-
-    def name_of(self, axis: str) -> str:
-        """What the product calls an axis of the tensor's own."""
-        return dict(self.renames).get(axis, axis)
-
-
-@dataclass(frozen=True)
-class Product:
-    """One matrix product: ``result[axes] = sum over ``over`` of left * right``.
-
-    Attributes:
-        onto: it is added to what earlier products have left in ``result``.
-        bias: the operand that is added to each row before the result is rounded; empty where there is none.
-    """
-
-    result: str
-    left: Source
-    right: Source
-    axes: tuple[str, ...]
-    over: tuple[str, ...]
-    onto: bool = False
-    bias: str = ""
-
-    @property
-    def adds(self) -> bool:
-        """Whether the result is a sum, which may be added to what there is already."""
-        return True
-
-    @property
-    def reads(self) -> tuple[Source, ...]:
-        """The tensors that it reads, but for a bias."""
-        return self.left, self.right
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        """The tensors that it writes."""
-        return (self.result,)
-
-
-@dataclass(frozen=True)
-class Scatter(Product):
-    """``result[axis at left] += right``, added up over ``over``: a product with a matrix of which each row has a single
-    one, which is never made. Or combined otherwise.
-
-    Attributes:
-        left: the places, integers. What has no place in the result is left out.
-        axis: of the result.
-        kind: of the reduction that combines what is for one place.
-        moves: each is for the place of its own number, and there are as many: what a tensor that meets itself has in
-            its second role is moved to the first.
-        base: what the sum is added to, of the result's dtype and axes; empty where that is nothing.
-    """
-
-    axis: str = ""
-    kind: str = "sum"
-    moves: bool = False
-    base: str = ""
-
-    @property
-    def adds(self) -> bool:
-        return self.kind == "sum" and not self.base
-
-    @property
-    def reads(self) -> tuple[Source, ...]:
-        return self.left, self.right, *([Source(self.base, ())] if self.base else [])
-
-
-@dataclass(frozen=True)
-class Scan(Product):
-    """All partial results of ``values`` along an axis, and what is computed of them and of other tensors' elements.
-
-    Attributes:
-        result: the first of ``outputs``.
-        left, right: the first and the last of ``sources``.
-        axis: along which.
-        how: what is combined, from which end.
-        dtype: what it is computed in.
-        sources: the tensors that are read.
-        values: what is combined, made of elements of these (fuse/scans says how they are called).
-        results: what the op calls its partial results, and how each is combined; the first one is that of ``how``.
-        outputs: the tensors that are written, made of elements and partial results.
-        scalars: the call's numbers that are read.
-    """
-
-    axis: str = ""
-    how: How = SUMS
-    dtype: DType = float32
-    sources: tuple[Source, ...] = ()
-    values: tuple[Expr, ...] = ()
-    results: tuple[tuple[str, How], ...] = ()
-    outputs: tuple[Output, ...] = ()
-    scalars: tuple[Scalar, ...] = ()
-
-    @property
-    def reads(self) -> tuple[Source, ...]:
-        return self.sources
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return tuple(output.name for output in self.outputs)
-
-    def named(self, expr: Expr) -> Expr:
-        """An expression of elements that are called as their tensors."""
-        names = {element(place): source.name for place, source in enumerate(self.sources)}
-        names |= {
-            neighbour(element(place), way): f"{source.name}[{self.axis} {'-+'[way > 0]} 1]"
-            for place, source in enumerate(self.sources) for way in (-1, 1)
-        }  # fmt: skip
-        names |= {running(how): name for name, how in self.results}
-        return substitute(expr, {ref: Ref(names.get(ref.name, ref.name), ref.dtype) for ref in refs(expr)})
-
-    @property
-    def adds(self) -> bool:
-        return False
-
-
 def sides(reduce: Reduce) -> tuple[Factor, ...]:
     """What a step that is no kernel reads."""
     return tuple(node for node in reduce.expr.children if isinstance(node, Factor))
-
-
-def names_of(step: Op | Product) -> set[str]:
-    """What a step reads and writes."""
-    if isinstance(step, Product):
-        return {*step.writes, *(source.name for source in step.reads), *filter(None, [step.bias])}
-    return {name for thing in (*step.operands, *step.outputs) for name in (thing.name, thing.base)}
-
-
-@dataclass(frozen=True)
-class Chain:
-    """The steps of an op with products, in order.
-
-    Attributes:
-        intermediates: results of steps that are no results of the op, by name.
-    """
-
-    op: Op
-    steps: tuple[Op | Product, ...]
-    intermediates: tuple[Operand, ...]
-
-    @property
-    def text(self) -> str:
-        """``2 matrix products and 1 scatter``."""
-        others = [("scatter", self._count(Scatter)), ("scan", self._count(Scan))]
-        counts = [("matrix product", self._count(Product) - sum(count for _, count in others)), *others]
-        return " and ".join(f"{count} {what}{'s' * (count != 1)}" for what, count in counts if count)
-
-    def _count(self, kind: type[Product]) -> int:
-        return sum(isinstance(step, kind) for step in self.steps)
-
-    @property
-    def fused_ops(self) -> list[Op]:
-        """The steps that are ops."""
-        return [step for step in self.steps if isinstance(step, Op)]
-
-    @property
-    def summable(self) -> frozenset[str]:
-        """Results of the op that products alone write and no step reads: what is there already may be added to."""
-        ops, multiplied = self.fused_ops, [step for step in self.steps if isinstance(step, Product)]
-        used = {thing.name for op in ops for thing in (*op.operands, *op.outputs)}
-        used |= {source.name for step in multiplied for source in step.reads}
-        adding = {step.result for step in multiplied if step.adds and not step.bias}
-        return frozenset(adding & {output.name for output in self.op.outputs} - used)
-
-    def adding(self, names: Container[str]) -> Chain:
-        """The same, but that products into ``names`` are added to what is there already."""
-        steps = [replace(s, onto=True) if isinstance(s, Product) and s.result in names else s for s in self.steps]
-        return replace(self, steps=tuple(steps))
 
 
 @lru_cache(maxsize=1024)
@@ -269,56 +98,8 @@ def chain(op: Op, *, adds_biases: bool = True) -> Chain | None:
         splitter = _Splitter(op, known, shifts)
         found = splitter.split()
         if not splitter.astray:
-            return _with_bases(found)
+            return with_bases(found)
         shifts = {ref: shift for ref, shift in shifts.items() if ref.name not in splitter.astray}
-
-
-def _with_bases(cut: Chain) -> Chain:
-    """Where all that is made of a scatter's sum is what it is added to, in a step behind it, the scatter adds it."""
-    steps, intermediates = list(cut.steps), list(cut.intermediates)
-    for at, step in enumerate(cut.steps):
-        between = next((o for o in intermediates if isinstance(step, Scatter) and o.name == step.result), None)
-        if between is None or not isinstance(step, Scatter) or step.kind != "sum" or step.moves or step.onto:
-            continue
-        readers = [place for place, other in enumerate(steps) if place != at and step.result in names_of(other)]
-        found = _base_of(between, steps[readers[0]]) if len(readers) == 1 and readers[0] > at else None
-        earlier = set().union(*map(names_of, steps[:at])) | {operand.name for operand in cut.op.operands}
-        if found is None or found[0].name not in earlier:
-            continue
-        base, output, rest = found
-        steps[at] = replace(step, result=output.name, base=base.name)
-        steps[readers[0]] = rest
-        intermediates.remove(between)
-    kept = [step for step in steps if isinstance(step, Product) or step.outputs]
-    return replace(cut, steps=tuple(kept), intermediates=tuple(intermediates))
-
-
-def _base_of(between: Operand, behind: Op | Product) -> tuple[Operand, Output, Op] | None:
-    """What a step adds to a sum, the result that this is, and the step without it; None where it does anything else."""
-    if not isinstance(behind, Op):
-        return None
-    mine = [item for item in (*behind.statements, *behind.outputs) if between.ref in refs(item.expr)]
-    match mine:
-        case [Output(expr=Call("add", (one, other))) as output] if output.packed is None and not output.groups:
-            base = next((o for o in behind.operands if o.ref == (other if one == between.ref else one)), None)
-            alone = base is not None and base.packed is None and not base.groups and base is not between
-            if alone and base is not None and (base.shape, base.dtype) == (output.shape, output.dtype):
-                axes = {axis for axis in between.shape if axis}
-                if between.ref in (one, other) and axes == {axis for axis in output.shape if axis}:
-                    return base, output, _without(behind, output)
-    return None
-
-
-def _without(op: Op, output: Output) -> Op:
-    """An op without one of its results, and without what only that reads."""
-    reduces, outputs = op.expand()
-    left = [item for item in outputs if item.name != output.name]
-    live = live_reduces(reduces, left)
-    read = names_read([*live, *left])
-    operands = tuple(operand for operand in op.operands if operand.name in read)
-    taken = {thing.name for thing in (*operands, *op.scalars, *left)}
-    statements, bound = introduce_lets(live, left, op.names(), taken)
-    return replace(op, operands=operands, statements=tuple(statements), outputs=tuple(bound))
 
 
 class _Splitter:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fusegen.core.ir import Ref
 from fusegen.core.text import expr_text, shape_text
-from fusegen.fuse.products import Product, Scan, Scatter
 from fusegen.fuse.scans import running
+from fusegen.fuse.steps import Product, Scan, Scatter
 
 # What scans do with elements, in words.
 SCAN_VERBS = {

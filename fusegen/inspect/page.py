@@ -12,7 +12,7 @@ from html import escape
 from typing import Any
 
 from fusegen.core.ir import Expr, Let, Op, Operand, Output, Reduce, Ref, Scalar, names_read
-from fusegen.fuse.products import Product
+from fusegen.fuse.steps import Product
 from fusegen.inspect.links import Link, folded, links_of
 from fusegen.inspect.page_style import SCRIPT, STYLE
 from fusegen.inspect.passes import Inspected, Pass, Stage, source_of, stages_of, things_of

@@ -25,10 +25,11 @@ from fusegen.derive.gradient import GradientNames, operands_read
 from fusegen.derive.reach import reached
 from fusegen.derive.tangent import tangent_names
 from fusegen.fuse.kernel import Kernel
-from fusegen.fuse.products import Chain, Product, Scan, Scatter, chain
+from fusegen.fuse.products import chain
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Buffer, Launch, Placement
 from fusegen.fuse.step_text import product_text
+from fusegen.fuse.steps import Chain, Product, Scan, Scatter
 from fusegen.generate.rendered import Rendered, apart, one_file
 from fusegen.generate.wording import explain, in_memory, starts_early
 from fusegen.matmul.padding import padded_strides

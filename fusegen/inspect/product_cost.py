@@ -8,8 +8,8 @@ from math import prod
 
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Op
-from fusegen.fuse.products import Chain, Product, Scan, Scatter
 from fusegen.fuse.step_text import product_text
+from fusegen.fuse.steps import Chain, Product, Scan, Scatter
 from fusegen.inspect.gpus import Gpu
 from fusegen.inspect.passes import Pass
 from fusegen.matmul.libraries import cublaslt_autotune

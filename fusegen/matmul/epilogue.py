@@ -36,7 +36,7 @@ from fusegen.core.ir import (
 )
 from fusegen.core.text import expr_text
 from fusegen.declare.table import apply, lookup
-from fusegen.fuse.products import Product
+from fusegen.fuse.steps import Product
 from fusegen.launch.checksummed import digest
 
 

@@ -20,7 +20,7 @@ from math import prod
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Operand
 from fusegen.core.products import contracted_sizes
-from fusegen.fuse.products import Chain, Product, Scan, Scatter
+from fusegen.fuse.steps import Chain, Product, Scan, Scatter
 from fusegen.matmul.steps import Fill
 from fusegen.matmul.views import MatmulViews
 from fusegen.plan.native_step import View

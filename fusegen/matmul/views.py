@@ -16,7 +16,7 @@ from fusegen.core.dtypes import DType
 from fusegen.core.errors import ShapeError
 from fusegen.core.ir import Op
 from fusegen.core.products import mismatch
-from fusegen.fuse.products import Product, Source
+from fusegen.fuse.steps import Product, Source
 from fusegen.plan.frameworks import Framework
 from fusegen.plan.native_step import StepKind, TorchStep, View
 

@@ -13,7 +13,8 @@ from fusegen.core.locks import cached_property
 from fusegen.core.products import contracted_sizes
 from fusegen.core.recent import Recent
 from fusegen.core.views import view
-from fusegen.fuse.products import Chain, Product, Scan, Scatter, chain, names_of
+from fusegen.fuse.products import chain
+from fusegen.fuse.steps import Chain, Product, Scan, Scatter, names_of
 from fusegen.launch.program import Program
 from fusegen.matmul.epilogue import match_epilogue
 from fusegen.matmul.padding import padded, padded_allocation, padded_strides

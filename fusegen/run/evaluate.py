@@ -26,8 +26,9 @@ from fusegen.derive.gradient import GradientNames
 from fusegen.derive.tangent import tangent_names
 from fusegen.fuse.interpret import interpret
 from fusegen.fuse.kernel import Kernel
-from fusegen.fuse.products import Chain, Product, Scan, Scatter, chain
+from fusegen.fuse.products import chain
 from fusegen.fuse.scans import element, neighbour, running
+from fusegen.fuse.steps import Chain, Product, Scan, Scatter
 from fusegen.plan.backward import prune_backward, reading, result_names
 from fusegen.run.programs import run_programs
 

@@ -22,7 +22,8 @@ from typing import Any, TypeGuard
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Const, Op, walk
 from fusegen.core.products import contracted_sizes
-from fusegen.fuse.products import Product, Scan, Scatter, chain, names_of
+from fusegen.fuse.products import chain
+from fusegen.fuse.steps import Product, Scan, Scatter, names_of
 from fusegen.launch.cache import default_cache
 from fusegen.launch.checksummed import digest
 from fusegen.launch.memo import compiler_digest

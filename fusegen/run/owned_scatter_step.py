@@ -14,7 +14,6 @@ from fusegen import pipeline
 from fusegen.core.casts import converted
 from fusegen.core.dtypes import bool_
 from fusegen.core.ir import Expr, Op, Operand, Output, Reduce, call
-from fusegen.fuse.products import Scatter
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.scatter_schedule import (
     FEW_UPDATES,
@@ -30,6 +29,7 @@ from fusegen.fuse.scatter_schedule import (
     wide_of,
 )
 from fusegen.fuse.schedule import Buffer
+from fusegen.fuse.steps import Scatter
 from fusegen.generate.rendered import Rendered
 from fusegen.generate.scatters import ScatterParam, render_scatter, scatter_parameters
 from fusegen.launch.memo import remember

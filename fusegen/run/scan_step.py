@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from fusegen.core.dtypes import DType, uint8
-from fusegen.fuse.products import Scan
 from fusegen.fuse.scan_schedule import Lying, ScanLaunch, ScanProgram, ScanSchedule, result, schedule_scan
 from fusegen.fuse.scans import element
+from fusegen.fuse.steps import Scan
 from fusegen.generate.rendered import Rendered
 from fusegen.generate.scans import ScanParam, render_scan, scan_parameters
 from fusegen.launch.memo import remember

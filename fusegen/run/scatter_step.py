@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from fusegen.fuse.products import Scatter
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Buffer
+from fusegen.fuse.steps import Scatter
 from fusegen.matmul.steps import NativeSteps, StepSequence
 from fusegen.matmul.views import TensorLayout
 from fusegen.plan.frameworks import Framework, TensorInfo, target_of

@@ -8,9 +8,9 @@ from typing import Any
 
 from fusegen.core.dtypes import BY_NAME, bool_
 from fusegen.core.one_term import start
-from fusegen.fuse.products import Scatter
 from fusegen.fuse.schedule import Buffer, Loop
 from fusegen.fuse.sorted_scatter_schedule import SortedScatter, schedule_sorted_scatter
+from fusegen.fuse.steps import Scatter
 from fusegen.generate.rendered import Rendered
 from fusegen.generate.sorted_scatters import SortedParam, keys_parameters, render_keys, render_runs, runs_parameters
 from fusegen.launch.memo import remember

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 import fusegen as fg
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
-from fusegen.fuse.products import Scatter, chain
+from fusegen.fuse.products import chain
+from fusegen.fuse.steps import Scatter
 from fusegen.inspect.passes import passes
 from fusegen.inspect.product_cost import ScatterCost, steps_of
 from fusegen.plan import scatter

@@ -10,7 +10,8 @@ import torch
 
 import fusegen as fg
 from fusegen.core.ir import Op
-from fusegen.fuse.products import Product, Scan, chain
+from fusegen.fuse.products import chain
+from fusegen.fuse.steps import Product, Scan
 from fusegen.inspect.passes import passes
 from tests.support.call_paths import DEVICE
 from tests.support.modes import MODES

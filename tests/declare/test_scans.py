@@ -12,7 +12,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import fusegen as fg
 from fusegen.core.errors import DeclarationError, ShapeError
-from fusegen.fuse.products import Scan, chain
+from fusegen.fuse.products import chain
+from fusegen.fuse.steps import Scan
 from fusegen.inspect.passes import passes
 from fusegen.inspect.product_cost import ScanCost, steps_of
 from tests.support.call_paths import DEVICE

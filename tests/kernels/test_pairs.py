@@ -10,8 +10,8 @@ import torch
 
 import fusegen as fg
 from fusegen.core import dtypes
-from fusegen.fuse.products import Scatter
 from fusegen.fuse.schedule import ColumnSchedule
+from fusegen.fuse.steps import Scatter
 from fusegen.inspect.passes import shown_passes
 from tests.support.modes import MODES
 from tests.support.oracles import draw

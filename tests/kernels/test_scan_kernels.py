@@ -15,9 +15,9 @@ from fusegen.core.ir import Expr, Index, Output, Ref, call, const, substitute
 from fusegen.core.scans import AFFINE, FOLDS, LAST, LOGADDEXP, PLACES, SEGMENTS, How
 from fusegen.declare.scan_reference import scanned
 from fusegen.declare.table import apply
-from fusegen.fuse.products import Scan, Source
 from fusegen.fuse.scan_schedule import HERE, Lying, ScanProgram, ScanSchedule, result, schedule_scan
 from fusegen.fuse.scans import element, neighbour, running
+from fusegen.fuse.steps import Scan, Source
 from fusegen.generate.rendered import headers
 from fusegen.generate.scans import render_scan
 from fusegen.launch.cache import default_cache

@@ -12,8 +12,8 @@ import fusegen as fg
 from fusegen.core.dtypes import BY_NAME
 from fusegen.core.errors import CompileError
 from fusegen.core.one_term import start
-from fusegen.fuse.products import Scatter, Source
 from fusegen.fuse.rows_schedule import Chip
+from fusegen.fuse.steps import Scatter, Source
 from fusegen.inspect.passes import shown_passes
 from fusegen.matmul.views import TensorLayout
 from fusegen.plan.frameworks import Torch

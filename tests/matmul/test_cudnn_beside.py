@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
-from fusegen.fuse.products import Product, chain
+from fusegen.fuse.products import chain
+from fusegen.fuse.steps import Product
 from fusegen.matmul.epilogue import MAX_AUXILIARY, match_epilogue
 from fusegen.matmul.libraries import cudnn_ops
 from fusegen.matmul.libraries.cudnn_api import Mode

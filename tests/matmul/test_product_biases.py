@@ -11,7 +11,8 @@ import torch.nn.functional as F
 import fusegen as fg
 from fusegen.core.products import KIND as DOT
 from fusegen.derive.training import train
-from fusegen.fuse.products import Product, chain
+from fusegen.fuse.products import chain
+from fusegen.fuse.steps import Product
 from fusegen.matmul import padding
 from tests.matmul.test_cudnn import HALVES, halves
 from tests.support import products

@@ -11,7 +11,8 @@ from fusegen.core.ir import Op
 from fusegen.core.products import products
 from fusegen.declare.reference import reference
 from fusegen.derive.training import train
-from fusegen.fuse.products import Product, chain
+from fusegen.fuse.products import chain
+from fusegen.fuse.steps import Product
 from fusegen.matmul.epilogue import Epilogue, match_epilogue
 from fusegen.native import module as native
 from fusegen.plan.frameworks import torch as torch_framework

@@ -9,7 +9,8 @@ import torch
 
 import fusegen as fg
 from fusegen.core.ir import Op
-from fusegen.fuse.products import Product, chain
+from fusegen.fuse.products import chain
+from fusegen.fuse.steps import Product
 from fusegen.inspect.passes import passes
 from fusegen.native import module as native
 from fusegen.run.chain import ChainRunner

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
-from fusegen.fuse.products import Scatter, chain
+from fusegen.fuse.products import chain
+from fusegen.fuse.steps import Scatter
 from fusegen.inspect.passes import passes
 from tests.support.modes import MODES
 from tests.support.oracles import draw

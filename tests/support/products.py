@@ -8,7 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from fusegen.fuse.products import Product, chain
+from fusegen.fuse.products import chain
+from fusegen.fuse.steps import Product
 from fusegen.inspect import passes as inspect
 
 Function = Callable[..., Any]

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from fusegen.core.products import contracted_sizes
-from fusegen.fuse.products import Product, chain
+from fusegen.fuse.products import chain
+from fusegen.fuse.steps import Product
 from fusegen.inspect.passes import Pass, shown_passes
 from fusegen.matmul.libraries.stopwatch import WallClock
 from tests.support.benches import CountingClock
