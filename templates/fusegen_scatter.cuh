@@ -17,6 +17,9 @@ struct Smallest {
   template <typename T> static FG_DEVICE T of(T now, T update) { return minimum(now, update); }
 };
 
+// A place that no tensor has, from whichever end it is counted, and which is no mistake.
+FG_DEVICE int64_t no_place() { return -(int64_t(1) << 62); }
+
 // The same by a function.
 template <typename Combined, typename T> FG_DEVICE T combine(T now, T update) { return Combined::of(now, update); }
 

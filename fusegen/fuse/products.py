@@ -65,7 +65,7 @@ from fusegen.fuse.scans import (
     shifted,
     touched,
 )
-from fusegen.fuse.scatter_steps import with_bases
+from fusegen.fuse.scatter_steps import with_bases, with_places
 from fusegen.fuse.steps import Chain, Product, Scan, Scatter, Source
 from fusegen.fuse.stored_values import with_stored_values
 
@@ -98,7 +98,7 @@ def chain(op: Op, *, adds_biases: bool = True) -> Chain | None:
         splitter = _Splitter(op, known, shifts)
         found = splitter.split()
         if not splitter.astray:
-            return with_bases(found)
+            return with_places(with_bases(found))
         shifts = {ref: shift for ref, shift in shifts.items() if ref.name not in splitter.astray}
 
 

@@ -19,6 +19,7 @@ from math import prod
 from fusegen.core.dtypes import DType, float32, int64
 from fusegen.fuse.rows_schedule import MOST_THREADS, MULTIPROCESSORS
 from fusegen.fuse.schedule import Buffer, Loop, merged, ordered
+from fusegen.fuse.steps import Looked
 
 # Updates of a part of a line, of which no fewer are worth an owner with a line of its own.
 FEW_UPDATES = 1024
@@ -35,6 +36,7 @@ _LAUNCH, _PER_TURN, _PER_UPDATE, _PER_PLACE, _PER_ELEMENT = 3e-6, 23e-9, 0.5e-9,
 PARTS = "parts"
 # What texts and parameters call the tensors.
 NAMES = ("places", "updates", "result", "base")
+POSITIONS = "positions"
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class ScatterSchedule:
         index: C type of positions.
         follows: another kernel runs before it.
         split: the first of the dimensions that number lines is that of parts of a line's updates.
+        looked: how places are looked at; None where they have been.
     """
 
     kind: str
@@ -67,6 +70,7 @@ class ScatterSchedule:
     index: str
     follows: bool
     split: bool = False
+    looked: Looked | None = None
 
     @property
     def wide(self) -> DType:
@@ -105,8 +109,10 @@ class ScatterLaunch:
 
     Attributes:
         lines: of the result; ``n`` updates of each, ``size`` places; ``whole``: updates of a line that is split.
-        sizes: of the dimensions that number lines, slowest first; ``strides`` of each tensor along these.
-        steps: of places and updates from one update to the next, of result and base from one place to the next.
+        sizes: of the dimensions that number lines, slowest first; ``strides`` of each tensor along these, and of what a
+            report says of where a place stands.
+        steps: of places and updates from one update to the next, of result and base from one place to the next; and of
+            where a place stands.
     """
 
     lines: int
@@ -120,7 +126,7 @@ class ScatterLaunch:
 
 def schedule_scatter(
     kind: str, onto: bool, line: tuple[str, ...], over: tuple[str, ...], axis: str, sizes: Mapping[str, int],
-    tensors: Sequence[Buffer], shared: int, follows: bool, parts: int = 1,
+    tensors: Sequence[Buffer], shared: int, follows: bool, parts: int = 1, looked: Looked | None = None,
 ) -> tuple[ScatterSchedule, ScatterLaunch] | None:  # fmt: skip
     """How to walk; None where lines do not fit on the chip.
 
@@ -129,8 +135,9 @@ def schedule_scatter(
         tensors: places, updates and result, and what the sum is added to where that is another tensor.
         shared: bytes of shared memory that a block can have.
         parts: of the updates of a line: the result has them along the axis `PARTS`.
+        looked: how places are looked at.
     """
-    buffers = dict(zip(NAMES, tensors, strict=False))
+    buffers = {**dict(zip(NAMES, tensors, strict=False)), POSITIONS: positions(looked, sizes)}
     kept = merged(ordered(line, [tensors[2], tensors[1], tensors[0]]), sizes, buffers)
     inner = merged(over, sizes, buffers)
     lines, whole, size = prod(loop.size for loop in kept), prod(loop.size for loop in inner), sizes[axis]
@@ -140,8 +147,10 @@ def schedule_scatter(
     n = -(-whole // parts)
     if parts > 1:
         steps_of = {"places": n * places_step, "updates": n * updates_step, "result": tensors[2].strides[PARTS]}
+        steps_of[POSITIONS] = n * (inner[0].strides[POSITIONS] if inner else 0)
         kept, lines = [Loop(parts, steps_of), *kept], parts * lines
     steps = places_step, updates_step, *(tensor.strides.get(axis, 0) for tensor in tensors[2:])
+    steps = *steps, inner[0].strides[POSITIONS] if inner else 0
     fastest = min((abs(loop.strides["result"]) for loop in kept), default=0)
     beside = min((abs(loop.strides["updates"]) for loop in kept), default=0)
     index = "int" if max(lines, whole, size) < _LARGEST_INT else "int64_t"
@@ -150,7 +159,7 @@ def schedule_scatter(
     options = [
         ScatterSchedule(
             kind, dtypes, onto, len(tensors) > 3, count, _with_room(size), len(kept), along, apart, index, follows,
-            parts > 1,
+            parts > 1, looked,
         )
         for count in LINES
     ]  # fmt: skip
@@ -165,6 +174,12 @@ def schedule_scatter(
     strides = tuple(tuple(loop.strides[name] for loop in kept) for name in buffers)
     launch = ScatterLaunch(lines, n, size, whole, tuple(loop.size for loop in kept), strides, steps)
     return max(fitting, key=at_once), launch
+
+
+def positions(looked: Looked | None, sizes: Mapping[str, int]) -> Buffer:
+    """Where places stand in their index, as a report counts them: like a tensor of which each element is its offset."""
+    axes = looked.axes if looked and looked.site else ()
+    return Buffer(int64, {axis: prod(sizes[other] for other in axes[at + 1 :]) for at, axis in enumerate(axes)})
 
 
 def _at_once(schedule: ScatterSchedule, shared: int) -> int:

@@ -1,12 +1,70 @@
-"""Steps that a scatter does in its own kernels: what its sum is added to."""
+"""What a scatter does in its own kernels: it looks at places, and adds its sum to what it is added to."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from fusegen.core.ir import Call, Op, Operand, Output, names_read, refs
+from fusegen.core.casts import converted
+from fusegen.core.dtypes import Category, bool_, int64
+from fusegen.core.ir import Call, Expr, Index, Op, Operand, Output, Size, call, const, is_call, names_read, refs, walk
 from fusegen.core.subexpressions import introduce_lets, live_reduces
-from fusegen.fuse.steps import Chain, Product, Scatter, names_of
+from fusegen.core.within import Within, linear
+from fusegen.fuse.steps import Chain, Looked, Product, Scatter, Source, names_of
+
+
+def with_places(cut: Chain) -> Chain:
+    """Where a step looks at the places of an index for scatters alone, these read the index, and look themselves."""
+    steps, intermediates = list(cut.steps), list(cut.intermediates)
+    for name in dict.fromkeys(step.left.name for step in steps if isinstance(step, Scatter)):
+        between = next((operand for operand in intermediates if operand.name == name), None)
+        using = [place for place, step in enumerate(steps) if name in names_of(step)]
+        if between is None or len(using) < 2:
+            continue
+        (first, *others), written = using, steps[using[0]]
+        readers = [step for place in others if isinstance(step := steps[place], Scatter) and _is_of_places(step, name)]
+        if not isinstance(written, Op) or len(readers) < len(others):
+            continue
+        output = next((item for item in written.expand()[1] if item.name == name), None)
+        found = output and _looked_at(written, output, readers[0].axis)
+        if output is None or not found or len({reader.axis for reader in readers}) > 1:
+            continue
+        for place, reader in zip(others, readers, strict=True):
+            steps[place] = replace(reader, left=Source(found[0].name, ()), looked=found[1])
+        steps[first] = _without(written, output)
+        intermediates.remove(between)
+    kept = [step for step in steps if isinstance(step, Product) or step.outputs]
+    return replace(cut, steps=tuple(kept), intermediates=tuple(intermediates))
+
+
+def _is_of_places(step: Scatter, name: str) -> bool:
+    """Whether a step reads a tensor for its places alone, by their own names."""
+    return step.left == Source(name, ()) and not step.moves and name not in (step.right.name, step.base)
+
+
+def _looked_at(op: Op, output: Output, axis: str) -> tuple[Operand, Looked] | None:
+    """The index whose places along an axis a step writes, and how it looks at them; None for any other expression."""
+    place, reports, axes = output.expr, None, tuple[str, ...]()
+    if isinstance(place, Within):
+        reports, place = place, place.args[0]
+        axes = tuple(dict.fromkeys(node.axis for node in walk([reports.position]) if isinstance(node, Index)))
+        where = linear([Index(name) for name in axes], [Size(name) for name in axes])
+        if reports.args[1] != Size(axis) or (where or const(0, int64)) != reports.position:
+            return None
+    wraps = is_call(place, "where")
+    index = place.args[2] if is_call(place, "where") else place
+    raw = index.args[0] if is_call(index, "cast") else index
+    operand = next((each for each in op.operands if each.ref == raw), None)
+    if operand is None or operand.dtype.category is not Category.INTEGER or operand.packed or operand.groups:
+        return None
+    if converted(operand.ref, int64) != index or (wraps and place != _from_either_end(index, Size(axis))):
+        return None
+    return operand, Looked(wraps, reports.site if reports else None, axes)
+
+
+def _from_either_end(index: Expr, size: Expr) -> Expr:
+    """A place that is counted from the end where it is negative."""
+    negative = call("lt", index, const(0, int64), dtype=bool_)
+    return call("where", negative, call("add", index, size, dtype=int64), index, dtype=int64)
 
 
 def with_bases(cut: Chain) -> Chain:

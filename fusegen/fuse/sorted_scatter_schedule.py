@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from fusegen.core.dtypes import DType, int16, int32, int64, uint8
-from fusegen.fuse.scatter_schedule import NAMES, wide_of
+from fusegen.fuse.scatter_schedule import NAMES, POSITIONS, positions, wide_of
 from fusegen.fuse.schedule import Buffer, Loop, merged, ordered
+from fusegen.fuse.steps import Looked
 
 # Updates of a part; threads of a block; how many bytes of columns these read side by side at most, which is no fewer
 # updates than a part has; and updates of all columns that a block reads at once.
@@ -38,6 +39,7 @@ class KeysSchedule:
         dims: of the dimensions that number updates.
         lines: there are several b.
         index: C type of positions.
+        looked: how places are looked at; None where they have been.
     """
 
     places: DType
@@ -45,6 +47,7 @@ class KeysSchedule:
     dims: int
     lines: bool
     index: str
+    looked: Looked | None = None
 
     @property
     def threads(self) -> int:
@@ -129,23 +132,24 @@ class SortedScatter:
 
 def schedule_sorted_scatter(
     kind: str, onto: bool, line: tuple[str, ...], over: tuple[str, ...], axis: str, sizes: Mapping[str, int],
-    tensors: Sequence[Buffer],
+    tensors: Sequence[Buffer], looked: Looked | None = None,
 ) -> SortedScatter | None:  # fmt: skip
     """How to sort and walk; None where there is nothing to do.
 
     Args:
         line: axes of the result without ``axis``, along which it has places; ``over``: of the updates of a line.
         tensors: places, updates and result. What the sum is added to is in the result by then, and ``onto`` is said.
+        looked: how places are looked at.
     """
     places, updates, result = (dict(zip(NAMES, tensors, strict=False))[name] for name in NAMES[:3])
-    own = [each for each in line if sizes[each] > 1 and places.strides.get(each, 0)]
+    own = own_axes(line, sizes, places)
     shared = ordered([each for each in line if each not in own], [result, updates])
     count, kept = (prod(sizes[each] for each in axes) for axes in ((*own, *over), own))
     columns = prod(sizes[each] for each in shared)
     if not count * kept * columns * sizes[axis]:
         return None
     loops = (
-        tuple(merged([*own, *over], sizes, {"places": places})),
+        tuple(merged([*own, *over], sizes, {"places": places, POSITIONS: positions(looked, sizes)})),
         tuple(merged([*own, *over], sizes, {"updates": updates})),
         tuple(merged([*own, axis], sizes, {"result": result})),
         tuple(merged(shared, sizes, {"updates": updates, "result": result})),
@@ -158,8 +162,22 @@ def schedule_sorted_scatter(
         columns > width, index,
     )  # fmt: skip
     further = replace(first, dtypes=(first.wide, result.dtype), ordered=False, dims=(0, *first.dims[1:]))
-    keys = KeysSchedule(places.dtype, key, len(loops[0]), bool(own), index)
+    keys = KeysSchedule(places.dtype, key, len(loops[0]), bool(own), index, looked)
     return SortedScatter(keys, (first, further), count, kept * sizes[axis], columns, sizes[axis], loops)
+
+
+def own_axes(line: Sequence[str], sizes: Mapping[str, int], places: Buffer) -> list[str]:
+    """Axes of a result along which places differ."""
+    return [axis for axis in line if sizes[axis] == 0 or (sizes[axis] > 1 and places.strides.get(axis, 0))]
+
+
+def schedule_places(
+    axes: Sequence[str], sizes: Mapping[str, int], places: Buffer, looked: Looked
+) -> tuple[KeysSchedule, tuple[Loop, ...]]:
+    """How to look at places along these axes for a routine that does not: each as it is, not a key of several lines."""
+    loops = tuple(merged(axes, sizes, {"places": places, POSITIONS: positions(looked, sizes)}))
+    index = "int" if prod(sizes[axis] for axis in axes) < _LARGEST_INT else "int64_t"
+    return KeysSchedule(places.dtype, int64, len(loops), False, index, looked), loops
 
 
 def _most(dtype: DType) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from fusegen.core.dtypes import DType, float32
 from fusegen.core.ir import Expr, Op, Operand, Output, Ref, Scalar, refs, substitute
 from fusegen.core.scans import SUMS, How
+from fusegen.core.within import Site
 from fusegen.fuse.scans import element, neighbour, running
 
 
@@ -57,6 +58,21 @@ class Product:
 
 
 @dataclass(frozen=True)
+class Looked:
+    """How a scatter looks at the places that an index tells, where it reads them.
+
+    Attributes:
+        wraps: those below 0 are counted from the end.
+        site: what reports those that are out of range (core/within); None: nothing does.
+        axes: of the index, in the order in which a report counts its elements.
+    """
+
+    wraps: bool
+    site: Site | None
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Scatter(Product):
     """``result[axis at left] += right``, added up over ``over``: a product with a matrix of which each row has a single
     one, which is never made. Or combined otherwise.
@@ -68,12 +84,14 @@ class Scatter(Product):
         moves: each is for the place of its own number, and there are as many: what a tensor that meets itself has in
             its second role is moved to the first.
         base: what the sum is added to, of the result's dtype and axes; empty where that is nothing.
+        looked: how places are looked at where they are read; None where a step before has done that.
     """
 
     axis: str = ""
     kind: str = "sum"
     moves: bool = False
     base: str = ""
+    looked: Looked | None = None
 
     @property
     def adds(self) -> bool:

@@ -9,7 +9,9 @@ from typing import Literal
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import const
 from fusegen.core.one_term import start
+from fusegen.core.within import Site
 from fusegen.fuse.scatter_schedule import NAMES, READERS, WARP, ScatterSchedule
+from fusegen.fuse.steps import Looked
 from fusegen.generate.builder import macros
 from fusegen.generate.cexpr import literal
 from fusegen.generate.rendered import Rendered, file_text
@@ -46,7 +48,7 @@ from fusegen.kernel_program.nodes import (
 )
 from fusegen.kernel_program.text import ATOM, Lines
 
-HEADER = '#include "fusegen_scatter.cuh"'
+HEADER, PLACES_HEADER = '#include "fusegen_scatter.cuh"', '#include "fusegen_places.cuh"'
 COMBINED = {"sum": "fg::Added", "prod": "fg::Multiplied", "max": "fg::Largest", "min": "fg::Smallest"}
 VERBS = {"sum": "adds up", "prod": "multiplies", "max": "takes the maximum of", "min": "takes the minimum of"}
 _PLACES, _UPDATES, _RESULT = map(Symbol, NAMES[:3])
@@ -85,6 +87,10 @@ def scatter_parameters(schedule: ScatterSchedule) -> tuple[ScatterParam, ...]:
     for place, (name, _) in enumerate(_tensors(schedule)):
         found += [ScatterParam("stride", f"{name}_stride{d}", "int64_t", place, d) for d in range(schedule.dims)]
         found.append(ScatterParam("step", f"{name}_step", "int64_t", place))
+    if schedule.looked and schedule.looked.site:
+        place = len(_tensors(schedule))
+        found += [ScatterParam("stride", f"position_stride{d}", "int64_t", place, d) for d in range(schedule.dims)]
+        found.append(ScatterParam("step", "position_step", "int64_t", place))
     return tuple(found)
 
 
@@ -116,7 +122,31 @@ def render_scatter(schedule: ScatterSchedule) -> Rendered:
     lines = Lines(macros(), WIDTH - len("      ")).of(program.body)
     signature = filled_signature(name, [f"{param.ctype} {param.name}" for param in parameters])
     code = str(macros().kernel(_header(schedule), "", program.bounds, signature, lines))
-    return Rendered(file_text((HEADER,), [code]), name, None, True, (HEADER,), schedule.shared)
+    headers = headers_of(schedule.looked)
+    return Rendered(
+        file_text(headers, [code]), name, None, True, headers, schedule.shared, sites=sites_of(schedule.looked)
+    )
+
+
+def headers_of(looked: Looked | None) -> tuple[str, ...]:
+    """What a scatter's kernels include."""
+    return (HEADER, PLACES_HEADER) if looked and looked.site else (HEADER,)
+
+
+def sites_of(looked: Looked | None) -> tuple[Site, ...]:
+    """What they report."""
+    return (looked.site,) if looked and looked.site else ()
+
+
+def looked_at(looked: Looked | None, place: Term, size: Term, position: Term) -> Term:
+    """A place as it is read: counted from 0, and reported if it is out of range.
+
+    Args:
+        position: where it stands in the index.
+    """
+    if looked and looked.wraps:
+        place = Choice(place < 0, place + size, place)
+    return invoke("fg::within", place, size, position, looked.site[0]) if looked and looked.site else place
 
 
 def _header(schedule: ScatterSchedule) -> list[str]:
@@ -153,6 +183,7 @@ class _Builder:
                    invoke("fg::dynamic_shared", of=("Held",)), "Held"),
             Shared(Plain("int"), "place", staged),
             Shared(Plain(self.wide), "update", staged),
+            *([] if schedule.apart else self._position(*(Symbol(f"j{d}") for d in range(schedule.dims)))),
             *self._read_ahead(),
             BLANK,
             Declare(Plain("int"), "own", self._own, constant=True, note="among places"),
@@ -208,6 +239,13 @@ class _Builder:
         start = total([Symbol(f"{name}_ptr"), *terms])
         assert start is not None
         return Declare(Plain(f"{'' if name == 'result' else 'const '}{dtype.ctype}*"), name, start)
+
+    def _position(self, *coordinates: Term) -> list[Statement]:
+        """Where the first place of a line stands in the index."""
+        if not sites_of(self.schedule.looked):
+            return []
+        terms = [j * Symbol(f"position_stride{dim}") for dim, j in enumerate(coordinates)]
+        return [Declare(Plain("int64_t"), "position", total(terms) or Number(0), constant=True)]
 
     def _for(self, name: str, until: Term, body: Iterable[Statement], first: Term | int = 0, step: int = 1) -> For:
         begin = Number(first) if isinstance(first, int) else first
@@ -278,23 +316,32 @@ class _Builder:
         addresses = [tensor + at * Symbol(f"{name}_step") for tensor, name in zip(tensors, NAMES, strict=False)]
         waits = [Symbol(name).at(Symbol("into"), Symbol("u"), lane) for name in ("place", "update")]
         types = [dtype.compute.ctype for dtype in schedule.dtypes[:2]]
-        inside = every([Number(0) <= there, there < _SIZE])
+        looked, chosen = schedule.looked, Symbol("chosen") if schedule.looked else there
+        nothing: Term = invoke("fg::no_place") if looked else Number(-1)
+        inside = every([Number(0) <= chosen, chosen < _SIZE])
         of_line = Declare(self.index, "of_line", invoke("fg::at_most", _FIRST + lane, _LINES - 1), constant=True)
+        look: list[Statement] = []
+        if looked:
+            look += [of_line, *self._position(Symbol("of_line"))] if sites_of(looked) and schedule.apart else []
+            position = Symbol("position") + Together(Symbol("begin") + Symbol("u")) * Symbol("position_step")
+            place = looked_at(looked, there, _SIZE, position)
+            look.append(Declare(Plain("int64_t"), "chosen", place, constant=True))
         body: list[Statement] = [
             Declare(Plain("int"), "into", Symbol("begin") // schedule.ahead % 2, constant=True),
-            Declare(Plain(types[0]), "there", dims=(each,)),
+            Declare(Plain("int64_t" if looked else types[0]), "there", dims=(each,)),
             Declare(Plain(types[1]), "value", dims=(each,)),
             count("k", each, [
                 *where,
                 *([of_line] if schedule.apart else []),
                 Declare(self.index, "at", Symbol("begin") + Symbol("u"), constant=True),
                 *(self._updates_of(Symbol("of_line")) if schedule.split and schedule.apart else ()),
-                Assign(there, Choice(here, invoke("fg::load", addresses[0]), Number(-1))),
+                Assign(there, Choice(here, invoke("fg::load", addresses[0]), nothing)),
                 Assign(value, Choice(here, invoke("fg::load", addresses[1]), Number(0))),
             ]),
             count("k", each, [
                 *where,
-                Assign(waits[0], Choice(inside, Convert("int", there), Number(-1))),
+                *look,
+                Assign(waits[0], Choice(inside, Convert("int", chosen), Number(-1))),
                 Assign(waits[1], value if types[1] == self.wide else Convert(self.wide, value)),
             ]),
         ]  # fmt: skip

@@ -8,10 +8,11 @@ from typing import Literal
 from fusegen.core.ir import const
 from fusegen.core.one_term import start
 from fusegen.fuse.sorted_scatter_schedule import PART, KeysSchedule, RunsSchedule
+from fusegen.fuse.steps import Looked
 from fusegen.generate.builder import macros
 from fusegen.generate.cexpr import literal
 from fusegen.generate.rendered import Rendered, file_text
-from fusegen.generate.scatters import COMBINED, HEADER, VERBS
+from fusegen.generate.scatters import COMBINED, VERBS, headers_of, looked_at, sites_of
 from fusegen.generate.wording import WIDTH, comment, filled_signature
 from fusegen.kernel_program.check import check_program
 from fusegen.kernel_program.nodes import (
@@ -48,7 +49,7 @@ from fusegen.kernel_program.text import ATOM, Lines
 
 ParamKind = Literal[
     "keys", "order", "updates", "result", "next keys", "sums", "places tensor",
-    "n", "each", "places", "size", "columns", "tiles", "divisor", "stride",
+    "n", "each", "places", "size", "columns", "tiles", "divisor", "stride", "position",
 ]  # fmt: skip
 # What numbers updates, places and columns, as names of their coordinates have it.
 _UPDATES, _PLACES, _COLUMNS = 0, 1, 2
@@ -94,6 +95,8 @@ def keys_parameters(schedule: KeysSchedule) -> tuple[SortedParam, ...]:
     found += [SortedParam("each", "each", divisor), SortedParam("places", "count", index)] if schedule.lines else []
     found += [SortedParam("divisor", f"n{dim}", divisor, dim=dim) for dim in range(1, schedule.dims)]
     found += [SortedParam("stride", f"stride{dim}", "int64_t", dim=dim) for dim in range(schedule.dims)]
+    if sites_of(schedule.looked):
+        found += [SortedParam("position", f"position_stride{dim}", "int64_t", dim=dim) for dim in range(schedule.dims)]
     return tuple(found)
 
 
@@ -147,19 +150,16 @@ def _coordinates(position: Term, dims: int, letter: str, index: str, size: str) 
 
 
 def _finished(
-    name: str,
-    says: str,
-    parameters: tuple[SortedParam, ...],
-    threads: tuple[int, int],
-    body: list[Statement],
-    barriers: bool,
-) -> Rendered:
+    name: str, says: str, parameters: tuple[SortedParam, ...], threads: tuple[int, int], body: list[Statement],
+    barriers: bool, looked: Looked | None = None,
+) -> Rendered:  # fmt: skip
     program = KernelProgram(tuple(param.name for param in parameters), {}, threads, 1, tuple(body))
     check_program(program, name)
     lines = Lines(macros(), WIDTH - len("      ")).of(program.body)
     signature = filled_signature(name, [f"{param.ctype} {param.name}" for param in parameters])
     code = str(macros().kernel(list(comment(says)), "", program.bounds, signature, lines))
-    return Rendered(file_text((HEADER,), [code]), name, None, barriers, (HEADER,))
+    headers = headers_of(looked)
+    return Rendered(file_text(headers, [code]), name, None, barriers, headers, sites=sites_of(looked))
 
 
 def render_keys(schedule: KeysSchedule) -> Rendered:
@@ -177,8 +177,14 @@ def render_keys(schedule: KeysSchedule) -> Rendered:
         Declare(index, "p", Convert(schedule.index, BLOCK) * schedule.threads + THREAD, constant=True),
         If(_P >= _N, (RETURN,), brief=True),
         *_coordinates(_P, schedule.dims, "u", schedule.index, "n{}"),
-        Declare(Plain(schedule.places.ctype), "place", invoke("fg::load", where), constant=True),
     ]
+    loaded: Term = invoke("fg::load", where)
+    if schedule.looked:
+        stands = [Symbol(f"u{dim}") * Symbol(f"position_stride{dim}") for dim in range(schedule.dims)]
+        body.append(Declare(Plain("int64_t"), "given", loaded, constant=True))
+        loaded = looked_at(schedule.looked, Symbol("given"), size, total(stands) or Number(0))
+    ctype = "int64_t" if schedule.looked else schedule.places.ctype
+    body.append(Declare(Plain(ctype), "place", loaded, constant=True))
     key: Term = Convert(schedule.index, place)
     if schedule.lines:
         each = [Declare(index, "line", _P), Do(invoke("fg::take", row, Symbol("each")))]
@@ -189,7 +195,7 @@ def render_keys(schedule: KeysSchedule) -> Rendered:
     body.append(Do(invoke("fg::store", Symbol("keys_ptr") + _P, Convert(keys, inside))))
     name = f"scatter_keys_{schedule.places.short}_{schedule.keys.short}"
     says = "keys of places, to sort updates by: the place among those of all lines; of what has none, their number"
-    return _finished(name, says, keys_parameters(schedule), (schedule.threads, 1), body, False)
+    return _finished(name, says, keys_parameters(schedule), (schedule.threads, 1), body, False, schedule.looked)
 
 
 def render_runs(schedule: RunsSchedule) -> Rendered:

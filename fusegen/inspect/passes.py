@@ -194,14 +194,13 @@ class Pass:
                 scan = plan_scan(step, layout.sizes, lying, follows=place > 0)
                 found.append((step, scan.kernels if scan else ()))
             elif isinstance(step, Scatter):
-                scatter = self.plan_of(cut, step)
-                found.append((step, scatter.kernels if scatter else ()))
+                found.append((step, self.plan_of(cut, step).kernels))
             elif isinstance(step, Product):
                 found.append((step, ()))
         return found
 
-    def plan_of(self, cut: Chain, step: Scatter) -> Planned | None:
-        """How one of its scatters is done; None: by the framework's routine."""
+    def plan_of(self, cut: Chain, step: Scatter) -> Planned:
+        """How one of its scatters is done."""
         layout = self.with_intermediates(cut).layout
         names = (step.left.name, step.right.name, step.result, *([step.base] if step.base else []))
         tensors = [layout.buffers[name] for name in names]

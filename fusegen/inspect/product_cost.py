@@ -102,17 +102,13 @@ class ScatterCost(RoutineCost):
         count = known.count({*step.over, *places})
         columns = known.count(axis for axis in step.axes if axis not in {step.axis, *places})
         dtype = known.things[step.result].dtype
-        planned = item.plan_of(cut, step)
-        note = planned.note if planned else _BY_FRAMEWORK
+        note = item.plan_of(cut, step).note
         return cls(product_text(step), dtype, 1, count, columns, 1, read, written, (note,))
 
     @property
     def sizes_text(self) -> str:
         """How many updates there are."""
         return f"{self.m} updates of {self.n}"
-
-
-_BY_FRAMEWORK = "by the framework's routine: what that moves beside is not counted"
 
 
 @dataclass(frozen=True)

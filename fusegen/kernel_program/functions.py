@@ -50,6 +50,8 @@ _ROWS = (
     DeviceFunction("fg::widen"),
     DeviceFunction("fg::gather"),
     DeviceFunction("fg::load_within"),
+    DeviceFunction("fg::within"),
+    DeviceFunction("fg::no_place"),
     DeviceFunction("fg::load_async", effect=True),
     DeviceFunction("fg::await_loads", effect=True),
     DeviceFunction("fg::read_again", effect=True),

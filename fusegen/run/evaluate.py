@@ -254,6 +254,8 @@ def _scatter(
         return tensor.reshape([n if axis in own else 1 for axis, n in zip(axes, shape, strict=True)]).expand(shape)
 
     updates = updates.double() if updates.is_floating_point() else updates  # halves are added up as floats
+    if step.looked and step.looked.wraps:
+        places = torch.where(places < 0, places.long() + sizes[step.axis], places.long())
     places, updates = wide(places, at), wide(updates, of)
     dims, begin = tuple(range(len(step.over))), start(step.kind, BY_NAME[str(updates.dtype).removeprefix("torch.")])
     fold = REDUCTIONS[step.kind]

@@ -123,7 +123,9 @@ def plan_owned_scatter(
     if step.moves or bool_ in (tensors[1].dtype, tensors[2].dtype):
         return None
     line = tuple(axis for axis in step.axes if axis != step.axis)
-    found = schedule_scatter(step.kind, step.onto, line, step.over, step.axis, sizes, tensors, shared, follows, parts)
+    found = schedule_scatter(
+        step.kind, step.onto, line, step.over, step.axis, sizes, tensors, shared, follows, parts, step.looked
+    )
     if found is None:
         return None
     rendered = remember("scatter", (repr(found[0]),), lambda: asdict(render_scatter(found[0])))

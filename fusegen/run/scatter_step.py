@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from math import prod
 from typing import Any
 
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Buffer
 from fusegen.fuse.steps import Scatter
+from fusegen.generate.rendered import Rendered
 from fusegen.matmul.steps import NativeSteps, StepSequence
 from fusegen.matmul.views import TensorLayout
 from fusegen.plan.frameworks import Framework, TensorInfo, target_of
@@ -28,7 +30,14 @@ from fusegen.run.owned_scatter_step import (
     plan_split_scatter,
     split_scatter_step,
 )
-from fusegen.run.sorted_scatter_step import PlannedSort, SortedScatterStep, plan_sorted_scatter, sorted_scatter_step
+from fusegen.run.sorted_scatter_step import (
+    PlannedSort,
+    SortedScatterStep,
+    looking_kernels,
+    places_step,
+    plan_sorted_scatter,
+    sorted_scatter_step,
+)
 
 
 @dataclass(frozen=True)
@@ -77,13 +86,23 @@ class ScatterStep:
 
 # Seconds on an H200 of the framework's largest or smallest: however few updates there are, and of each.
 _LAUNCHES, _PER_ATOMIC = 150e-6, 100e-12
-Planned = PlannedOwned | PlannedSplit | PlannedSort
+
+
+@dataclass(frozen=True)
+class PlannedRoutine:
+    """A scatter by the framework's routine; what looks at places for it, if anything does."""
+
+    kernels: tuple[Rendered, ...]
+    note = "by the framework's routine: what that moves beside is not counted"
+
+
+Planned = PlannedOwned | PlannedSplit | PlannedSort | PlannedRoutine
 
 
 def plan_scatter(
     step: Scatter, sizes: Mapping[str, int], tensors: Sequence[Buffer], chip: Chip, follows: bool
-) -> Planned | None:
-    """The kernels of a scatter; None where the framework's routine does it.
+) -> Planned:
+    """How a scatter is done.
 
     Args:
         tensors: places, updates and result, and what the sum is added to if that is another one.
@@ -94,12 +113,12 @@ def plan_scatter(
         plan_split_scatter(step, sizes, tensors, chip, follows),
         plan_sorted_scatter(step, sizes, tensors),
     )
-    possible: list[Planned] = [plan for plan in planned if plan is not None]
-    found = min(possible, key=lambda plan: plan.seconds, default=None)
+    routine = PlannedRoutine(looking_kernels(step, sizes, tensors[0]))
+    found = min((plan for plan in planned if plan), key=lambda plan: plan.seconds, default=None)
     if found is None or isinstance(found, PlannedSort):
-        return found
+        return found or routine
     by_atomics = prod(sizes[axis] for axis in {*step.over, *step.axes} - {step.axis}) * _PER_ATOMIC + _LAUNCHES
-    return None if step.kind in ("max", "min") and by_atomics < found.seconds else found
+    return routine if step.kind in ("max", "min") and by_atomics < found.seconds else found
 
 
 def scatter_step(
@@ -122,19 +141,25 @@ def scatter_step(
         tensors.append((layout.tensor, layout.offset * info.dtype.size))
         buffers.append(Buffer(info.dtype, layout.strides, info.alignment + tensors[-1][1]))
     planned = plan_scatter(step, sizes, buffers, target_of(device).chip, follows)
-    by_framework = _by_framework(step, sizes, lying)
     if isinstance(planned, PlannedSplit) and (
         any(layout.offset for layout in lying[2:]) or len({layout.tensor for layout in lying}) < len(lying)
     ):
-        planned = plan_sorted_scatter(step, sizes, buffers)  # kernels know where tensors begin, and each by one name
+        # Kernels know where tensors begin, and each by one name.
+        planned = plan_sorted_scatter(step, sizes, buffers) or PlannedRoutine(())
     if isinstance(planned, PlannedOwned):
         return owned_scatter_step(planned, tensors, slots, device)
     if isinstance(planned, PlannedSplit):
         return split_scatter_step(step, planned, known, lying, buffers, slots, device)
     if isinstance(planned, PlannedSort):
+        by_framework = _by_framework(step, sizes, lying)
         _, _, result, *base = zip(by_framework.names, by_framework.views, strict=True)
         return sorted_scatter_step(step, planned, tensors, result, base[0] if base else None, device)
-    return by_framework
+    if step.looked is None:
+        return _by_framework(step, sizes, lying)
+    name = next(n for i in count(1) if (n := f"{step.result}_places{i}") not in known)
+    look, places, memory = places_step(step, sizes, buffers[0], tensors[0], name, device)
+    known[name] = TensorInfo(memory.shape, memory.strides, memory.dtype, 0, device)
+    return StepSequence((look, _by_framework(step, sizes, [places, *lying[1:]])), (memory,), device)
 
 
 def _by_framework(step: Scatter, sizes: Mapping[str, int], lying: Sequence[TensorLayout]) -> ScatterStep:

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 
-from fusegen.core.dtypes import BY_NAME, bool_
+from fusegen.core.dtypes import BY_NAME, bool_, int64
 from fusegen.core.one_term import start
+from fusegen.fuse.scatter_schedule import POSITIONS
 from fusegen.fuse.schedule import Buffer, Loop
-from fusegen.fuse.sorted_scatter_schedule import SortedScatter, schedule_sorted_scatter
+from fusegen.fuse.sorted_scatter_schedule import (
+    KeysSchedule,
+    SortedScatter,
+    own_axes,
+    schedule_places,
+    schedule_sorted_scatter,
+)
 from fusegen.fuse.steps import Scatter
 from fusegen.generate.rendered import Rendered
 from fusegen.generate.sorted_scatters import SortedParam, keys_parameters, render_keys, render_runs, runs_parameters
 from fusegen.launch.memo import remember
 from fusegen.launch.program import KernelLaunch, Program, Workspace, in_memory
 from fusegen.matmul.steps import NativeSteps
+from fusegen.matmul.views import TensorLayout
 from fusegen.plan.frameworks import Framework, target_of
+from fusegen.plan.layout import row_major
 from fusegen.plan.native_step import View
+from fusegen.plan.plan import Allocation
+from fusegen.run.launched_step import LaunchedStep
 
 _SORTED_KINDS = ("sum", "prod")  # the largest and the smallest are so in any order
 
@@ -33,12 +45,11 @@ class PlannedSort:
     def kernels(self) -> tuple[Rendered, ...]:
         """Their texts: of keys, of runs, and of the sums of parts if there are several."""
         scatter = self.scatter
-        keys = remember("keys of a scatter", (repr(scatter.keys),), lambda: asdict(render_keys(scatter.keys)))
         runs = [
             remember("runs of a scatter", (repr(run),), lambda run=run: asdict(render_runs(run)))  # type: ignore[misc]
             for run in scatter.runs[: len(scatter.lengths)]
         ]
-        return tuple(map(Rendered.from_fields, (keys, *runs)))
+        return _keys_text(scatter.keys), *map(Rendered.from_fields, runs)
 
     @property
     def seconds(self) -> float:
@@ -56,7 +67,7 @@ def plan_sorted_scatter(step: Scatter, sizes: Mapping[str, int], tensors: Sequen
         return None
     line = tuple(axis for axis in step.axes if axis != step.axis)
     onto = step.onto or len(tensors) > 3
-    found = schedule_sorted_scatter(step.kind, onto, line, step.over, step.axis, sizes, tensors[:3])
+    found = schedule_sorted_scatter(step.kind, onto, line, step.over, step.axis, sizes, tensors[:3], step.looked)
     return None if found is None else PlannedSort(found)
 
 
@@ -119,18 +130,58 @@ def sorted_scatter_step(
     )  # fmt: skip
 
 
+def looking_kernels(step: Scatter, sizes: Mapping[str, int], places: Buffer) -> tuple[Rendered, ...]:
+    """The text of what looks at places for the framework's routine; none where nothing has to."""
+    axes = _axes_of_places(step, sizes, places)
+    if step.looked is None or not prod(sizes[axis] for axis in axes):
+        return ()
+    return (_keys_text(schedule_places(axes, sizes, places, step.looked)[0]),)
+
+
+def _axes_of_places(step: Scatter, sizes: Mapping[str, int], places: Buffer) -> list[str]:
+    return [*own_axes([axis for axis in step.axes if axis != step.axis], sizes, places), *step.over]
+
+
+def places_step(
+    step: Scatter, sizes: Mapping[str, int], places: Buffer, tensor: tuple[str, int], name: str, device: str
+) -> tuple[LaunchedStep, TensorLayout, Allocation]:
+    """What looks at the places of a scatter that the framework's routine does, and where it puts them.
+
+    Args:
+        places: what is known of the index; ``tensor``: it, and how many bytes behind its first element it begins.
+        name: of what is written.
+    """
+    assert step.looked is not None
+    axes = _axes_of_places(step, sizes, places)
+    shape = tuple(sizes[axis] for axis in axes)
+    schedule, loops = schedule_places(axes, sizes, places, step.looked)
+    program = Program([], []).bind(("places", "keys"))
+    if prod(shape):
+        program = _places_program(schedule, loops, {"n": prod(shape), "size": sizes[step.axis]}, device)
+    strides = row_major(shape)
+    launched = LaunchedStep((tensor, (name, 0)), (), ("places", "keys"), program, device)
+    return launched, TensorLayout(name, dict(zip(axes, strides, strict=True))), Allocation(name, shape, strides, int64)
+
+
 def _keys_program(planned: PlannedSort, device: str) -> Program:
-    scatter, kernel = planned.scatter, planned.kernels[0]
-    loops = (scatter.loops[0],)
+    scatter = planned.scatter
     numbers = {
         "n": scatter.updates, "size": scatter.size, "places": scatter.places,
         "each": scatter.updates // (scatter.places // scatter.size),
     }  # fmt: skip
-    blocks = -(-scatter.updates // scatter.keys.threads)
-    names = {"places tensor": "places", "keys": "keys"}
-    params = keys_parameters(scatter.keys)
-    step = _launch(kernel, params, names, numbers, loops, (blocks, 1, 1), (scatter.keys.threads, 1, 1), False, device)
+    return _places_program(scatter.keys, scatter.loops[0], numbers, device)
+
+
+def _places_program(schedule: KeysSchedule, loops: Sequence[Loop], numbers: Mapping[str, int], device: str) -> Program:
+    blocks, names = -(-numbers["n"] // schedule.threads), {"places tensor": "places", "keys": "keys"}
+    kernel, params, block = _keys_text(schedule), keys_parameters(schedule), (schedule.threads, 1, 1)
+    step = _launch(kernel, params, names, numbers, (loops,), (blocks, 1, 1), block, False, device)
     return Program([step], []).bind(("places", "keys"))
+
+
+def _keys_text(schedule: KeysSchedule) -> Rendered:
+    made = remember("keys of a scatter", (repr(schedule),), lambda: asdict(render_keys(schedule)))
+    return Rendered.from_fields(made)
 
 
 def _runs_program(planned: PlannedSort, device: str) -> Program:
@@ -166,13 +217,14 @@ def _launch(
     loaded = target_of(device).load(kernel, kernel.entry, "a scatter", follows)
 
     def number(param: SortedParam) -> bytes:
-        if param.kind not in ("divisor", "stride"):
+        if param.kind not in ("divisor", "stride", "position"):
             return in_memory(param.ctype, numbers[param.kind])
         loop = loops[param.loops][param.dim]
         if param.kind == "divisor":
             return in_memory(param.ctype, loop.size)
         strides = loop.strides
         name = "result" if param.of_result else "updates" if "updates" in strides else "places"
+        name = POSITIONS if param.kind == "position" else name
         return in_memory(param.ctype, strides[name])
 
     pointers = [param for param in params if param.pointer]

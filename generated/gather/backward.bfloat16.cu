@@ -5,37 +5,15 @@
 #include "fusegen_scatter.cuh"
 
 // gather, backward: scatters, whose kernels come last
-//   d_input[D0, D2] = d_out added at chosen_index along D2, over [D1]
-
-// gather, backward prologue                                   declared in ops/indexing.py
-//   chosen_index = where(index < 0, index + D2, index)
-// elementwise: 2 elements a thread, everything lies side by side
-extern "C" __global__ __launch_bounds__(256)
-void gather_backward_prologue_i64(const int64_t* __restrict__ the_index_ptr,  // [D0, D1]
-                                  int64_t* __restrict__ chosen_index_ptr,     // [D0, D1]
-                                  int64_t D2, int n) {
-  // Locate: each thread owns 2 consecutive elements.
-  const int at = 2 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (at >= n) return;
-
-  const auto the_index_v = fg::load_vector<2>(the_index_ptr + at);
-  fg::Vec<int64_t, 2> chosen_index_v;
-
-#pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    const int64_t index_ = the_index_v[k];
-    chosen_index_v[k] = index_ < 0 ? index_ + D2 : index_;
-  }
-  fg::store_vector<2>(chosen_index_ptr + at, chosen_index_v);
-}
+//   d_input[D0, D2] = d_out added at index along D2, over [D1]
 
 // scatter: result[line, places[line, i]]: one warp of a block adds up what is for 8 lines, a thread each, in shared
 //     memory, in the order of i; 4 others read ahead
 extern "C" __global__ __launch_bounds__(160)
-void scatter_sum_i64_bf16_bf16(const int64_t* places_ptr, const bf16* updates_ptr, bf16* result_ptr, int lines, int n,
-                               int size, int64_t places_stride0, int64_t places_step, int64_t updates_stride0,
-                               int64_t updates_step, int64_t result_stride0, int64_t result_step) {
-  fg::wait_for_previous_kernel();
+void scatter_sum_i64_bf16_bf16(const int64_t* __restrict__ places_ptr, const bf16* __restrict__ updates_ptr,
+                               bf16* __restrict__ result_ptr, int lines, int n, int size, int64_t places_stride0,
+                               int64_t places_step, int64_t updates_stride0, int64_t updates_step,
+                               int64_t result_stride0, int64_t result_step) {
   const int first = int(blockIdx.x) * 8;
   const int lane = int(threadIdx.x) % 8;
   const int line = fg::at_most(first + lane, lines - 1);
@@ -57,14 +35,15 @@ void scatter_sum_i64_bf16_bf16(const int64_t* places_ptr, const bf16* updates_pt
       const int of = thread / 128 + k * 1;
       const int of_line = fg::at_most(first + of, lines - 1);
       const int at = begin + u;
-      there[k] = at < n ? fg::load(places_ptr + of_line * places_stride0 + at * places_step) : -1;
+      there[k] = at < n ? fg::load(places_ptr + of_line * places_stride0 + at * places_step) : fg::no_place();
       value[k] = at < n ? fg::load(updates_ptr + of_line * updates_stride0 + at * updates_step) : 0;
     }
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const int u = thread % 128;
       const int of = thread / 128 + k * 1;
-      place[into][u][of] = 0 <= there[k] && there[k] < size ? int(there[k]) : -1;
+      const int64_t chosen = there[k] < 0 ? there[k] + size : there[k];
+      place[into][u][of] = 0 <= chosen && chosen < size ? int(chosen) : -1;
       update[into][u][of] = value[k];
     }
   };

@@ -5,21 +5,19 @@
 #include "fusegen_scatter.cuh"
 
 // scatter, backward: scatters, whose kernels come last
-//   d_src[D1, D2] = factor_2 added at factor along D1, over [D0]
+//   d_src[D1, D2] = factor_2 added at top along D1, over [D0]
 
 // scatter, backward prologue                                  declared in ops/indexing.py
 //   above_top = top >= 0
 //   d_input = where(above_top, 0, d_out)
-//   factor = where(top < 0, top + D1, top)
 //   factor_2 = where(above_top, d_out, 0)
 // elementwise: 8 elements a thread, everything lies side by side
 extern "C" __global__ __launch_bounds__(256)
 void scatter_backward_prologue_bf16(const bf16* __restrict__ d_out_ptr,   // [D0, D2]
                                     const int64_t* __restrict__ top_ptr,  // [D0, D2]
                                     bf16* __restrict__ d_input_ptr,       // [D0, D2]
-                                    int64_t* __restrict__ factor_ptr,     // [D0, D2]
                                     float* __restrict__ factor_2_ptr,     // [D0, D2]
-                                    int64_t D1, int n) {
+                                    int n) {
   // Locate: each thread owns 8 consecutive elements.
   const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;
@@ -27,7 +25,6 @@ void scatter_backward_prologue_bf16(const bf16* __restrict__ d_out_ptr,   // [D0
   const auto d_out_v = fg::load_vector<8>(d_out_ptr + at);
   const auto top_v = fg::load_vector<8>(top_ptr + at);
   fg::Vec<float, 8> d_input_v;
-  fg::Vec<int64_t, 8> factor_v;
   fg::Vec<float, 8> factor_2_v;
 
 #pragma unroll
@@ -36,11 +33,9 @@ void scatter_backward_prologue_bf16(const bf16* __restrict__ d_out_ptr,   // [D0
     const int64_t top = top_v[k];
     const bool above_top = top >= 0;
     d_input_v[k] = above_top ? 0.0f : d_out;
-    factor_v[k] = top < 0 ? top + D1 : top;
     factor_2_v[k] = above_top ? d_out : 0.0f;
   }
   fg::store_vector<8>(d_input_ptr + at, d_input_v);
-  fg::store_vector<8>(factor_ptr + at, factor_v);
   fg::store_vector<8>(factor_2_ptr + at, factor_2_v);
 }
 
@@ -71,13 +66,14 @@ void scatter_sum_i64_f32_bf16(const int64_t* places_ptr, const float* updates_pt
     for (int k = 0; k < 8; ++k) {
       const int u = thread / 8 + k * 16;
       const int at = begin + u;
-      there[k] = at < n ? fg::load(places + at * places_step) : -1;
+      there[k] = at < n ? fg::load(places + at * places_step) : fg::no_place();
       value[k] = at < n ? fg::load(updates + at * updates_step) : 0;
     }
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const int u = thread / 8 + k * 16;
-      place[into][u][lane] = 0 <= there[k] && there[k] < size ? int(there[k]) : -1;
+      const int64_t chosen = there[k] < 0 ? there[k] + size : there[k];
+      place[into][u][lane] = 0 <= chosen && chosen < size ? int(chosen) : -1;
       update[into][u][lane] = value[k];
     }
   };

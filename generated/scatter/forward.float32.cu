@@ -2,46 +2,19 @@
 //     --shape index=64,3072 --shape src=64,3072 --arg dim=0
 #include "fusegen.cuh"
 
-#include "fusegen_places.cuh"
-
 #include "fusegen_scatter.cuh"
 
+#include "fusegen_places.cuh"
+
 // scatter, forward: scatters, whose kernels come last
-//   top[D0, D2] = factor_2 maximum at factor along D0, over [D1]
-
-// scatter, forward prologue                                   declared in ops/indexing.py
-//   chosen_index = where(index < 0, index + D0, index)
-//   factor = within(chosen_index, D0, index(d1, d2))
-// elementwise: 2 elements a thread, everything lies side by side
-extern "C" __global__ __launch_bounds__(256)
-void scatter_forward_prologue_f32_factor(const int64_t* __restrict__ the_index_ptr,  // [D1, D2]
-                                         int64_t* __restrict__ factor_ptr,           // [D1, D2]
-                                         int64_t D0, int n) {
-  // Locate: each thread owns 2 consecutive elements.
-  const int at = 2 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (at >= n) return;
-  const int j0 = at;
-
-  const auto the_index_v = fg::load_vector<2>(the_index_ptr + at);
-  fg::Vec<int64_t, 2> factor_v;
-
-#pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    const int64_t index_ = the_index_v[k];
-    const int64_t index_d1_d2 = j0 + k;
-    const int64_t chosen_index = index_ < 0 ? index_ + D0 : index_;
-    factor_v[k] = fg::within(chosen_index, D0, index_d1_d2, 0);
-  }
-  fg::store_vector<2>(factor_ptr + at, factor_v);
-}
+//   top[D0, D2] = factor_2 maximum at index along D0, over [D1]
 
 // scatter, forward prologue                                   declared in ops/indexing.py
 //   factor_2 = index(d1)
 // elementwise: 2 elements a thread, everything lies side by side
 extern "C" __global__ __launch_bounds__(256)
-void scatter_forward_prologue_f32_factor_2(int64_t* __restrict__ factor_2_ptr,  // [D1]
-                                           int n) {
-  fg::wait_for_previous_kernel();
+void scatter_forward_prologue_i64(int64_t* __restrict__ factor_2_ptr,  // [D1]
+                                  int n) {
   // Locate: each thread owns 2 consecutive elements.
   const int at = 2 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;
@@ -137,7 +110,7 @@ extern "C" __global__ __launch_bounds__(160)
 void scatter_max_i64_i64_i64(const int64_t* places_ptr, const int64_t* updates_ptr, int64_t* result_ptr, int lines,
                              int n, int size, int64_t places_stride0, int64_t places_step,
                              int64_t updates_stride0, int64_t updates_step, int64_t result_stride0,
-                             int64_t result_step) {
+                             int64_t result_step, int64_t position_stride0, int64_t position_step) {
   fg::wait_for_previous_kernel();
   const int first = int(blockIdx.x) * 8;
   const int lane = int(threadIdx.x) % 8;
@@ -150,6 +123,7 @@ void scatter_max_i64_i64_i64(const int64_t* places_ptr, const int64_t* updates_p
   Held& held = fg::dynamic_shared<Held>();
   FUSEGEN_SHARED(int, place, [2][128][8]);
   FUSEGEN_SHARED(int64_t, update, [2][128][8]);
+  const int64_t position = j0 * position_stride0;
   const int thread = (int(threadIdx.y) - 1) * 32 + int(threadIdx.x);  // among those that read
   const auto read = [&](const int begin) {
     const int into = begin / 128 % 2;
@@ -159,13 +133,15 @@ void scatter_max_i64_i64_i64(const int64_t* places_ptr, const int64_t* updates_p
     for (int k = 0; k < 8; ++k) {
       const int u = thread / 8 + k * 16;
       const int at = begin + u;
-      there[k] = at < n ? fg::load(places + at * places_step) : -1;
+      there[k] = at < n ? fg::load(places + at * places_step) : fg::no_place();
       value[k] = at < n ? fg::load(updates + at * updates_step) : 0;
     }
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const int u = thread / 8 + k * 16;
-      place[into][u][lane] = 0 <= there[k] && there[k] < size ? int(there[k]) : -1;
+      const int64_t chosen = fg::within(there[k] < 0 ? there[k] + size : there[k], size,
+                                        position + (begin + u) * position_step, 0);
+      place[into][u][lane] = 0 <= chosen && chosen < size ? int(chosen) : -1;
       update[into][u][lane] = value[k];
     }
   };

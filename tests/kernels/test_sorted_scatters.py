@@ -197,8 +197,71 @@ def test_texts_are_shown() -> None:
     tensors = torch.randn(100), torch.randint(0, 100, (10**5,)), torch.randn(10**5)
     op = fg.op(lambda x, i, s: torch.scatter_add(x, 0, i, s), name="added")
     (shown, *_) = shown_passes(op, tensors, {})
-    assert [entry.rsplit("_f32")[0] for entry in shown.entries[1:]][:2] == ["scatter_parts_sum_i64", "scattered_parts"]
+    assert [entry.rsplit("_f32")[0] for entry in shown.entries][:2] == ["scatter_parts_sum_i64", "scattered_parts"]
     assert "parts_of_result" in shown.text
     (shown, *_) = shown_passes(op, (torch.randn(10**6), *tensors[1:]), {})
     names = ["scatter_keys_i64_i32", "scatter_runs_sum_onto_i32_f32_f32", "scatter_sums_sum_onto_i32_f32_f32"]
-    assert list(shown.entries[1:]) == names
+    assert list(shown.entries) == names
+
+
+FORMS = ("plan_owned_scatter", "plan_split_scatter", "plan_sorted_scatter", "by the framework")
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("index", [I32, I64], ids=str)
+def test_places_are_looked_at_where_they_are_read(
+    form: str, index: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each form says which place is out of range and where it stands, counts from the end, and leaves out what is
+    nowhere; sums of bools are the framework's."""
+    only(monkeypatch, form)
+    n, columns, size = 4000, 33, 30
+    torch.manual_seed(2)
+    i = torch.randint(-size, size, (n, columns), dtype=index)
+    x, s = torch.randn(size, columns), torch.randn(n, columns)
+    op = fg.op(lambda x, i, s: torch.scatter_add(x, 0, i, s), name="columns")
+    right = torch.scatter_add(x.double(), 0, i.long() % size, s.double())
+    close(op(x, i, s), right, 10)
+    (shown, *_) = shown_passes(op, (x, i, s), {})
+    assert not any("prologue" in entry for entry in shown.entries)
+    for value in (size, -size - 1):
+        wrong = i.clone()
+        wrong[1234, 5] = value
+        with pytest.raises(
+            fg.PlaceError, match=rf"the place {value}, at position {1234 * columns + 5}, .* size {size}"
+        ):
+            op(x, wrong, s)
+            torch.cuda.synchronize() if torch.cuda.is_available() else None
+            op(x, i, s)
+    unseen = fg.op(lambda x, i, s: torch.scatter_add(x, 0, i, s), name="unseen", check_indices=False)
+    wrong = i.clone()
+    wrong[::2] = size
+    expected = torch.scatter_add(x.double(), 0, i.long()[1::2] % size, s.double()[1::2])
+    close(unseen(x, wrong, s), expected, 10)
+    if index is I64:
+        wrong[::2] = fg.NOWHERE
+        close(op(x, wrong, s), expected, 10)
+    row, rows = i[:, 0].contiguous(), fg.op(lambda x, i, s: torch.index_add(x, 1, i, s), name="rows")
+    close(rows(x.T, row, s.T), torch.index_add(x.T.double(), 1, row.long() % size, s.T.double()), 10)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("form", FORMS)
+def test_an_index_that_several_read_is_looked_at_by_each(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mean has a scatter of ones beside that of values; a gather reads at the same places."""
+    only(monkeypatch, form)
+    torch.manual_seed(2)
+    x, i, s = torch.randn(30, 5), torch.randint(-30, 30, (2100, 5)), torch.randn(2100, 5)
+    for kind in ("mean", "amax", "prod"):
+        op = fg.op(lambda x, i, s, kind=kind: torch.scatter_reduce(x, 0, i % 30, s, kind), name="reduced")
+        close(op(x, i, s), torch.scatter_reduce(x.double(), 0, i % 30, s.double(), kind), 100)
+    both = fg.op(lambda x, i, s: torch.scatter_add(x, 0, i, s * torch.gather(x, 0, i)), name="both")
+    gathered = torch.gather(x, 0, i % 30).double()
+    close(both(x, i, s), torch.scatter_add(x.double(), 0, i % 30, s.double() * gathered), 10)
+    x, s = (tensor.requires_grad_() for tensor in (x, s))
+    found = torch.autograd.grad((both(x, i, s) * 2).square().sum(), (x, s))
+    y = torch.scatter_add(x.double(), 0, i % 30, s.double() * torch.gather(x.double(), 0, i % 30))
+    expected = torch.autograd.grad((y * 2).square().sum(), (x, s))
+    for one, other in zip(found, expected, strict=True):
+        close(one / 1000, other.double() / 1000, 100)
