@@ -13,7 +13,10 @@ from fusegen.fuse.steps import Chain, Looked, Product, Scatter, Source, names_of
 
 
 def with_places(cut: Chain) -> Chain:
-    """Where a step looks at the places of an index for scatters alone, these read the index, and look themselves."""
+    """Where a step looks at the places of an index for scatters alone, these read the index, and look themselves.
+
+    Unless columns share a place, which each of them would look at.
+    """
     steps, intermediates = list(cut.steps), list(cut.intermediates)
     for name in dict.fromkeys(step.left.name for step in steps if isinstance(step, Scatter)):
         between = next((operand for operand in intermediates if operand.name == name), None)
@@ -21,7 +24,9 @@ def with_places(cut: Chain) -> Chain:
         if between is None or len(using) < 2:
             continue
         (first, *others), written = using, steps[using[0]]
-        readers = [step for place in others if isinstance(step := steps[place], Scatter) and _is_of_places(step, name)]
+        readers = [
+            step for place in others if isinstance(step := steps[place], Scatter) and _is_of_places(step, between)
+        ]
         if not isinstance(written, Op) or len(readers) < len(others):
             continue
         output = next((item for item in written.expand()[1] if item.name == name), None)
@@ -36,9 +41,11 @@ def with_places(cut: Chain) -> Chain:
     return replace(cut, steps=tuple(kept), intermediates=tuple(intermediates))
 
 
-def _is_of_places(step: Scatter, name: str) -> bool:
-    """Whether a step reads a tensor for its places alone, by their own names."""
-    return step.left == Source(name, ()) and not step.moves and name not in (step.right.name, step.base)
+def _is_of_places(step: Scatter, between: Operand) -> bool:
+    """Whether a step reads a tensor for its places alone, by their own names, one for each update."""
+    own = {*step.over, *step.axes} - {step.axis} <= set(between.shape)
+    is_other = between.name not in (step.right.name, step.base)
+    return own and step.left == Source(between.name, ()) and not step.moves and is_other
 
 
 def _looked_at(op: Op, output: Output, axis: str) -> tuple[Operand, Looked] | None:

@@ -21,9 +21,9 @@ from fusegen.fuse.scatter_schedule import NAMES, POSITIONS, positions, wide_of
 from fusegen.fuse.schedule import Buffer, Loop, merged, ordered
 from fusegen.fuse.steps import Looked
 
-# Updates of a part; threads of a block; how many bytes of columns these read side by side at most, which is no fewer
-# updates than a part has; and updates of all columns that a block reads at once.
-PART, THREADS, WIDEST, AT_ONCE = 64, 256, 128, 2048
+# Updates of a part; threads of a block; how many bytes of columns these read side by side at most; and updates of all
+# columns that a block reads at once, if that is no less than a part.
+PART, THREADS, WIDEST, AT_ONCE = 128, 256, 128, 2048
 _LARGEST_INT = 2**30
 # Seconds on an H200, as timed: what takes time however few updates there are, most of it the host's; a key, and each of
 # its bytes; the updates of a key, which are anywhere, and each column of them.
@@ -156,7 +156,8 @@ def schedule_sorted_scatter(
     )
     index = "int" if max(count, kept * sizes[axis], columns) < _LARGEST_INT else "int64_t"
     key = next(dtype for dtype in (uint8, int16, int32, int64) if kept * sizes[axis] < _most(dtype))
-    width = min(WIDEST // max(updates.dtype.size, 2), 1 << (columns - 1).bit_length())
+    bytes_of_one = max(updates.dtype.size, wide_of(result.dtype).size // 2)  # a block's are kept in the wide dtype
+    width = min(WIDEST // bytes_of_one, 1 << (columns - 1).bit_length())
     first = RunsSchedule(
         kind, key, (updates.dtype, result.dtype), onto, True, (len(loops[1]), len(loops[2]), len(loops[3])), width,
         columns > width, index,

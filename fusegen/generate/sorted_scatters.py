@@ -257,40 +257,41 @@ class _Runs:
         return Value(nothing, literal(nothing), ATOM)
 
     def _read(self) -> list[Statement]:
-        """The block's updates, and their keys."""
-        schedule, k, p, dims = self.schedule, Symbol("k"), Symbol("p"), self.schedule.dims
-        updates, value, each = schedule.dtypes[0], Symbol("value").at(k), schedule.rows // schedule.threads[1]
-        where: Term = Symbol("updates")
+        """The block's updates, and their keys. Threads without an update read another one's, so that none branches."""
+        schedule, k, p, at, dims = self.schedule, Symbol("k"), Symbol("p"), Symbol("at"), self.schedule.dims
+        updates, each = schedule.dtypes[0], schedule.rows // schedule.threads[1]
+        row = Declare(Plain("int"), "row", k * schedule.threads[1] + THREAD_ROW, constant=True)
+        own = Declare(self.index, "p", invoke("fg::at_most", _FROM + _ROW, _N - 1), constant=True)
+        read: list[Statement] = [row, own]
         if schedule.ordered:
-            read = _coordinates(Convert(schedule.index, Symbol("at")), dims[_UPDATES], "u", schedule.index, "u{}_size")
             order = invoke("fg::load", Symbol("order_ptr") + p)
-            read = [Declare(Plain("int64_t"), "at", order, constant=True), *read] if read else []
+            before = [
+                Declare(Plain("int64_t"), "at", dims=(each,)), count("k", each, [row, own, Assign(at.at(k), order)]),
+            ] if dims[_UPDATES] else []  # fmt: skip
+            read = _coordinates(Convert(schedule.index, at.at(k)), dims[_UPDATES], "u", schedule.index, "u{}_size")
             terms = [Symbol(f"u{dim}") * Symbol(f"updates_stride_u{dim}") for dim in range(dims[_UPDATES])]
             columns = [Symbol(f"c{dim}") * Symbol(f"updates_stride_c{dim}") for dim in range(dims[_COLUMNS])]
         else:
-            read, columns = [], [_COLUMN]
-            terms = [Convert("int64_t", p) * Symbol("columns")]
-        first, whole = total([Symbol("updates_ptr"), *columns]), total([where, *terms])
+            before, terms, columns = [], [Convert("int64_t", p) * Symbol("columns")], [Symbol("own_column")]
+        first, whole = total([Symbol("updates_ptr"), *columns]), total([Symbol("updates"), *terms])
         assert first is not None and whole is not None
+        value = Symbol("value").at(k)
         as_wide = value if updates.compute.ctype == self.wide else Convert(self.wide, value)
-        row = Declare(Plain("int"), "row", k * schedule.threads[1] + THREAD_ROW, constant=True)
-        at = Declare(self.index, "p", _FROM + _ROW, constant=True)
-        inside = every([p < _N, *([_COLUMN < Symbol("columns")] if self._has_idle else [])])
-        key = Assign(Symbol("key").at(_ROW), invoke("fg::load", Symbol("keys_ptr") + p))
-        is_first = every([THREAD.equals(0), p < _N]) if schedule.columns > 1 else p < _N
+        key: Statement = Assign(Symbol("key").at(_ROW), invoke("fg::load", Symbol("keys_ptr") + p))
+        if schedule.columns > 1:
+            key = If(THREAD.equals(0), (key,), brief=True)
+        last = Symbol("columns") - 1
         return [
             Shared(Plain(schedule.keys.ctype), "key", (schedule.rows,)),
             Shared(Plain(self.wide), "update", (schedule.rows, schedule.columns)),
-            *_coordinates(_COLUMN, dims[_COLUMNS], "c", schedule.index, "c{}_size"),
+            Declare(self.index, "own_column", invoke("fg::at_most", _COLUMN, last), constant=True),
+            *_coordinates(Symbol("own_column"), dims[_COLUMNS], "c", schedule.index, "c{}_size"),
             Declare(Plain(f"const {updates.ctype}*"), "updates", first),
+            *before,
             Declare(Plain(updates.compute.ctype), "value", dims=(each,)),
-            count("k", each, [row, at, If(inside, (*read, Assign(value, invoke("fg::load", whole))))]),
-            count("k", each, [
-                row, at,
-                If(inside, (Assign(Symbol("update").at(_ROW, THREAD), as_wide),), brief=True),
-                If(is_first, (key,), brief=True),
-            ]),
-        ]  # fmt: skip
+            count("k", each, [*read, Assign(value, invoke("fg::load", whole))]),
+            count("k", each, [row, own, Assign(Symbol("update").at(_ROW, THREAD), as_wide), key]),
+        ]
 
     def _run(self) -> list[Statement]:
         """A run that begins at a row, in its order, up to its end or that of the part."""
