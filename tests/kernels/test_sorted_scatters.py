@@ -102,9 +102,12 @@ def test_lines_columns_and_strides(dim: int, order: tuple[int, ...], monkeypatch
     row = torch.randint(0, x.shape[dim], (40,))
     op = fg.op(lambda x, i, s: torch.index_add(x, dim, i, s), name="rows")
     close(op(x, row, s), torch.index_add(x.double(), dim, row, s.double()))
-    wide = torch.randn(30, 200), torch.randint(0, 30, (70,)), torch.randn(70, 200)
     op = fg.op(lambda x, i, s: torch.index_add(x, 0, i, s), name="wide")
-    close(op(*wide), torch.index_add(wide[0].double(), 0, wide[1], wide[2].double()))
+    wide = torch.randn(30, 200) * 9, torch.randint(0, 30, (300,)), torch.randn(300, 200) * 9
+    for dtype in (F64, F32, BF16, I8, I64):  # a block's columns fit, whatever they are computed in
+        given = wide[0].to(dtype), wide[1], wide[2].to(dtype)
+        exact = torch.float64 if dtype.is_floating_point else dtype
+        close(op(*given), torch.index_add(given[0].to(exact), 0, given[1], given[2].to(exact)), 10)
 
 
 @pytest.mark.emulator
