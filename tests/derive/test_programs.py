@@ -13,8 +13,8 @@ import fusegen as fg
 from fusegen.core.errors import DeclarationError
 from fusegen.declare.value import Value
 from fusegen.derive.exact import as_written
-from fusegen.fuse import products
-from fusegen.run import evaluate
+from fusegen.fuse import products, scatter_schedule
+from fusegen.run import evaluate, owned_scatter_step, scatter_step
 from tools.batched import recorded
 from tools.program_checks import (
     COMPILED,
@@ -67,6 +67,27 @@ def _right(program: Program, block: int, *checks: str) -> None:
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_in_every_mode_and_at_every_stage(block: int) -> None:
     _drawn(block, lambda program: _right(program, block, *CHECKS))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("form", ["split", "sorted", "routine"])
+def test_every_form_of_a_scatter(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes of programs are small, and threads own their lines otherwise."""
+    for other in {"owned", "split", "sorted"} - {form}:
+        monkeypatch.setattr(scatter_step, f"plan_{other}_scatter", lambda *given, **named: None)
+    for module in (owned_scatter_step, scatter_schedule):
+        monkeypatch.setattr(module, "FEW_UPDATES", 1)
+    monkeypatch.setattr(owned_scatter_step, "_SIDE_BY_SIDE", 2)
+    used: set[str] = set()
+    plan = scatter_step.plan_scatter
+    monkeypatch.setattr(scatter_step, "plan_scatter", lambda *given, **named: _noted(plan(*given, **named), used))
+    _drawn(100, lambda program: _right(program, 100, CHECKS[0]), ("scattered", "gathered"))
+    assert {"split": "PlannedSplit", "sorted": "PlannedSort", "routine": "PlannedRoutine"}[form] in used
+
+
+def _noted(planned: Any, used: set[str]) -> Any:
+    used.add(type(planned).__name__)
+    return planned
 
 
 # What is handed places, or numbers of classes, and which of its arguments they are.
