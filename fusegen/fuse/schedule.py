@@ -27,6 +27,7 @@ TILE = 32
 # A thread takes so many bytes side by side of what is read one element at a time: a warp's reads then fill lines.
 
 NEAR_BYTES = 8
+FILLED = 132 * 2048  # threads that a GPU has at a time
 APART_ELEMENTS = 2**20  # from here on, an elementwise thread without vectors takes several
 # Reductions are split into parts of at least this many elements a thread, and into at most this many parts: fixed
 # numbers, so that the order of additions, and with it the last bit, does not depend on the machine. Into parts of
@@ -423,6 +424,8 @@ def _elementwise(
     if _reads_one_by_one(kernel, loops, buffers, vector):
         near = [buffers[o.name].dtype.size for o in kernel.streams]
         vector = min(vector, max(1, NEAR_BYTES // max(near)))
+    while vector > 1 and n < vector * FILLED and _is_told(kernel, loops):
+        vector //= 2
     widest, vector = vector, choices.take("vector", vector, powers(1, vector))
     whole_rows = not loops or loops[-1].size % vector == 0
     if vector == 1 < widest:
@@ -508,6 +511,14 @@ def _reads_one_by_one(
     placed = {p.name: p for p in settled(kernel, loops, [], buffers, whole, len(loops) - 1)}
     shifted = [o.name for o in kernel.streams if o.name in placed]
     return any(placed[name].access is Access.STRIDED and placed[name].moves[-1] == "1" for name in shifted)
+
+
+def _is_told(kernel: Kernel, loops: Sequence[Loop]) -> bool:
+    """Whether each element of a vector is read at a place of its own, which a tensor tells: one after the other, since
+    each looks at its place before. (A thread of a full reduction has many elements in any case.)"""
+    told = {ref.name for gathered in kernel.gathered for ref in gathered.reads}
+    own = (operand for operand in kernel.tensors if operand.name in told and loops)
+    return not kernel.reduces and any(loops[-1].strides[operand.name] for operand in own)
 
 
 def _is_scattered(strides: Sequence[int], loops: Sequence[Loop], buffer: Buffer, vector: int, whole_rows: bool) -> bool:

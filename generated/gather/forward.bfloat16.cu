@@ -6,29 +6,21 @@
 
 // gather, forward                                             declared in ops/indexing.py
 //   out = input_at
-// elementwise: 8 elements a thread; input_at gathered element by element
+// elementwise: one element a thread; nothing here lies side by side in memory
 extern "C" __global__ __launch_bounds__(256)
 void gather_forward_bf16(const int64_t* __restrict__ the_index_ptr,  // [D0, D1]
                          const bf16* __restrict__ input_ptr,         // [D0, D2]
                          bf16* __restrict__ out_ptr,                 // [D0, D1]
                          int64_t D2, int n, fg::Divisor n1, int the_index_d0_d1_stride0, int input_stride0) {
-  // Locate: each thread owns 8 consecutive elements.
-  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  const int at = int(blockIdx.x) * 256 + threadIdx.x;
   if (at >= n) return;
   int rest = at;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
 
-  const auto the_index_v = fg::load_vector<8>(the_index_ptr + at);
-  fg::Vec<float, 8> out_v;
-
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const int64_t index_ = the_index_v[k];
-    const int64_t index_d0_d1 = j0 * the_index_d0_d1_stride0 + j1 + k;
-    const int64_t input_at_place2 = fg::within(index_ < 0 ? index_ + D2 : index_, D2, index_d0_d1, 0);
-    const float input_at = fg::gather(input_ptr + j0 * input_stride0, input_at_place2, D2, 1);
-    out_v[k] = input_at;
-  }
-  fg::store_vector<8>(out_ptr + at, out_v);
+  const int64_t index_ = fg::load(the_index_ptr + at);
+  const int64_t index_d0_d1 = j0 * the_index_d0_d1_stride0 + j1;
+  const int64_t input_at_place2 = fg::within(index_ < 0 ? index_ + D2 : index_, D2, index_d0_d1, 0);
+  const float input_at = fg::gather(input_ptr + j0 * input_stride0, input_at_place2, D2, 1);
+  fg::store(out_ptr + at, input_at);
 }

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import fusegen as fg
-from fusegen.fuse.schedule import Access
+from fusegen.core.dtypes import BY_NAME
+from fusegen.fuse.schedule import FILLED, Access
 from fusegen.inspect.passes import passes
 
 pytestmark = pytest.mark.emulator
@@ -326,3 +327,19 @@ def test_sums_of_the_same_numbers_have_the_same_bits() -> None:
     first = totals(x)
     assert all(torch.equal(first, totals(x)) for _ in range(3))
     assert torch.equal(totals(x.clone()), first)
+
+
+@pytest.mark.cpu
+def test_elements_at_places_of_their_own_fill_a_gpu_before_threads_have_several() -> None:
+    """Each waits for the one before, which looks at its place; rows that share a place have vectors in any case."""
+
+    def vector(rows: int, columns: int) -> int:
+        tensors = [fg.TensorSpec(BY_NAME[name], (rows, columns)) for name in ("bfloat16", "int64")]
+        (found,) = passes(fg.ops.gather, (tensors[0], 1, tensors[1]), {})
+        return found.kernels[0].schedule.vector
+
+    assert vector(1000, 8) == 1 and vector(FILLED // 8, 8) == 1 and vector(FILLED // 4, 8) == 2
+    assert vector(FILLED, 8) == 8
+    rows = fg.TensorSpec(BY_NAME["bfloat16"], (1000, 64)), fg.TensorSpec(BY_NAME["int64"], (10,))
+    (found,) = passes(fg.ops.embedding, (rows[1], rows[0]), {})
+    assert found.kernels[0].schedule.vector == 8
