@@ -1,22 +1,59 @@
-"""A scan's kernels as CUDA text: fills the slots of templates/scan.cu.j2."""
+"""A scan's kernels as kernel programs, and those as CUDA text."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 from fusegen.core.dtypes import DType, bool_
-from fusegen.core.ir import Expr, Let, Output, Ref, Statement, refs, walk
+from fusegen.core.ir import Expr, Let, Output, Reduce, Ref, refs, walk
 from fusegen.core.scans import PLACES
 from fusegen.core.subexpressions import introduce_lets
 from fusegen.core.text import expr_text
 from fusegen.fuse.scan_schedule import HERE, LENGTH, ScanSchedule, ScanTensor
 from fusegen.fuse.scans import neighbour, running
+from fusegen.generate.builder import macros
 from fusegen.generate.cexpr import Printer
 from fusegen.generate.rendered import Rendered, file_text
-from fusegen.generate.wording import comment, filled_signature
+from fusegen.generate.wording import WIDTH, comment, filled_signature
+from fusegen.kernel_program.check import check_program
+from fusegen.kernel_program.nodes import (
+    BLANK,
+    BLOCK,
+    BLOCK_Y,
+    CONTINUE,
+    RETURN,
+    THREAD,
+    Assign,
+    Binary,
+    Choice,
+    Comment,
+    Convert,
+    Declare,
+    Do,
+    Field,
+    For,
+    Function,
+    If,
+    KernelProgram,
+    Number,
+    Plain,
+    ScanState,
+    Statement,
+    Symbol,
+    Term,
+    Together,
+    Value,
+    Vector,
+    count,
+    either,
+    invoke,
+    terms_of,
+    total,
+    walk_terms,
+)
+from fusegen.kernel_program.text import Lines, text
 
 HEADER = '#include "fusegen_scan.cuh"'
 STATES = {
@@ -31,10 +68,10 @@ _FORMULAS = {
     "segments": "y[i] = a[i] ? y[i - 1] + b[i] : b[i]", "argmax": "y[i] = where the maximum of a[0 .. i] stands",
     "argmin": "y[i] = where the minimum of a[0 .. i] stands", "last": "y[i] = a[i]",
 }  # fmt: skip
-# What the template calls variables, beside those that no intermediate is ever called.
+# What kernels call variables, beside those that no intermediate is ever called.
 _VARIABLES = (
     "a b i j0 u here running place own before held carry found state rows parts totals padded position column earlier "
-    "step"
+    "step read take"
 )
 _TAKEN = frozenset(_VARIABLES.split())
 # Characters of an expression that a header does not repeat.
@@ -58,12 +95,11 @@ class ScanParam:
     dim: int = 0
 
 
-def state_type(schedule: ScanSchedule) -> str:
-    """The C++ type of a partial result."""
+def state_type(schedule: ScanSchedule) -> ScanState:
+    """The type of a partial result."""
     combine, ctype = schedule.how.combine, schedule.program.dtype.ctype
-    if combine in PLACES:
-        return f"fg::ScanPlace<{ctype}, {schedule.place_type}, {'true' if combine == 'argmax' else 'false'}>"
-    return f"fg::{STATES[combine]}<{ctype}>"
+    place = (schedule.place_type, "true" if combine == "argmax" else "false") if combine in PLACES else ()
+    return ScanState(combine, STATES[combine], (ctype, *place))
 
 
 def scan_parameters(schedule: ScanSchedule, stage: str) -> tuple[ScanParam, ...]:
@@ -77,7 +113,7 @@ def scan_parameters(schedule: ScanSchedule, stage: str) -> tuple[ScanParam, ...]
         ctype = f"{'' if is_result else 'const '}{tensor.dtype.ctype}*{alone}"
         found.append(ScanParam("pointer", f"{tensor.name}_ptr", ctype, every.index(tensor)))
     if schedule.split:
-        found.append(ScanParam("totals", "totals", f"{'const ' * (stage == 'scan')}{state_type(schedule)}*"))
+        found.append(ScanParam("totals", "totals", f"{'const ' * (stage == 'scan')}{state_type(schedule).text}*"))
     program = schedule.program
     read = program.read | program.read_later if stage == "scan" else program.read
     for place, (name, dtype) in enumerate(program.numbers):
@@ -98,17 +134,28 @@ def scan_parameters(schedule: ScanSchedule, stage: str) -> tuple[ScanParam, ...]
 
 
 def render_scan(schedule: ScanSchedule, stage: str) -> Rendered:
-    """The text of one of a scan's kernels."""
-    name = _name(schedule, stage)
-    code: str = _template().render(_Slots(schedule, stage, name).all())
+    """The text of one of a scan's kernels.
+
+    Raises:
+        LegalityError: its program is not legal: a bug in fusegen.
+    """
+    name, program = _name(schedule, stage), scan_program(schedule, stage)
+    check_program(program, name)
+    lines = Lines(macros(), WIDTH - _builder(schedule).deepest).of(program.body)
+    params = scan_parameters(schedule, stage)
+    signature = filled_signature(name, [f"{param.ctype} {param.name}" for param in params])
+    code = str(macros().kernel(_header(schedule, stage), "", program.bounds, signature, lines))
     barriers = not schedule.columns and schedule.lanes > 1
     return Rendered(file_text((HEADER,), [code]), name, None, barriers, (HEADER,))
 
 
-def _template() -> Any:
-    from fusegen.generate.templates import template
+def scan_program(schedule: ScanSchedule, stage: str) -> KernelProgram:
+    """What each thread of one of a scan's kernels does."""
+    return _builder(schedule)(schedule, stage).program()
 
-    return template("scan")
+
+def _builder(schedule: ScanSchedule) -> type[_Builder]:
+    return _Columns if schedule.columns else _Rows
 
 
 def _name(schedule: ScanSchedule, stage: str) -> str:
@@ -124,298 +171,556 @@ def _said(value: Expr) -> str:
     return f"= {text}" if len(text) <= _LONG else f"of {', '.join(dict.fromkeys(ref.name for ref in refs(value)))}"
 
 
-def _broken(text: str, column: int) -> str:
+def _broken(words: str, column: int, room: int) -> str:
     """An expression that begins in a column, with its outermost choice on lines of its own where it is too long for
     one: four columns behind where the condition begins, as clang-format has it."""
-    if column + len(text) < 118:
-        return text
+    if column + len(words) < room:
+        return words
     depth, begins, choices = 0, {0: 0}, list[tuple[int, int, int]]()
-    for at, letter in enumerate(text):
+    for at, letter in enumerate(words):
         depth += (letter == "(") - (letter == ")")
-        if letter == "(" or text[at : at + 2] == ", ":
+        if letter == "(" or words[at : at + 2] == ", ":
             begins[depth] = at + (1 if letter == "(" else 2)
-        if text[at : at + 3] in (" ? ", " : "):
+        if words[at : at + 3] in (" ? ", " : "):
             choices.append((depth, at, begins[depth]))
     if not choices:
-        return text
+        return words
     outermost, _, begin = min(choices)
     pieces, start = list[str](), 0
     for at in (at for level, at, _ in choices if level == outermost):
-        pieces.append(text[start:at])
+        pieces.append(words[start:at])
         start = at + 1
-    return f"\n{' ' * (column + begin + 4)}".join([*pieces, text[start:]])
+    return f"\n{' ' * (column + begin + 4)}".join([*pieces, words[start:]])
 
 
-@dataclass
-class _Slots:
-    schedule: ScanSchedule
-    stage: str
-    name: str
+def _header(schedule: ScanSchedule, stage: str) -> list[str]:
+    """What the kernel computes, and why it has its shape."""
+    how, program = schedule.how, schedule.program
+    made = [f"{name} {_said(value)}" for name, value in zip("ab", program.values, strict=False)]
+    formula = f"{_FORMULAS[how.combine]} with {', '.join(made)}"
+    if how.exclusive:
+        formula += ", and the result is y[i - 1]"
+    if how.reverse:
+        formula += ", from the last element"
+    if schedule.columns:
+        shape = "columns: rows lie side by side, and each is walked along by a thread"
+    elif schedule.lanes < schedule.threads:
+        shape = f"rows: {schedule.lanes} of a block's threads for each, in vectors of {schedule.vector}"
+    else:
+        shape = f"rows: a block for each, {schedule.tile} elements at a time"
+    if schedule.split:
+        does = "what each part comes to" if stage == "totals" else "each part from what those before it come to"
+        shape += f"; few and long, so they are cut into parts: {does}"
+    return [line for text in (f"scan: {formula}", shape) for line in comment(text)]
 
-    def all(self) -> dict[str, Any]:
-        """What the template asks for."""
-        schedule, how = self.schedule, self.schedule.how
-        vector, uneven = schedule.vector, not schedule.even
-        combined = [] if schedule.columns else self._combined()
-        return {
-            "header": self._header(), "signature": self._signature(), "start": self._start(),
-            "threads": schedule.threads, "columns": schedule.columns, "vector": vector, "index": schedule.index,
-            "lanes": schedule.lanes, "split": schedule.split, "stage": self.stage, "dims": schedule.dims,
-            "places": self._places(), "pointers": self._pointers(), "length": "padded" if uneven else "n",
-            "even": schedule.even, "state": state_type(schedule),
-            "unroll": schedule.turns, "tile": schedule.tile,
-            "warps": 1 if schedule.lanes < schedule.threads else schedule.threads // 32,
-            "place_of_turn": "n - 1 - at - u" if how.reverse else "at + u",
-            "place_of_vector": f"{'padded' if uneven else 'n'} - {vector} - at" if how.reverse else "at",
-            "lane_of_step": f"{vector - 1} - step" if how.reverse else "step",
-            "guard": "if (i + k >= n) continue;" if uneven else "",
-            "made": self._made(), "combined": combined, "element": self._written(),
-            "needs_place": uneven or any(re.search(r"\bi\b", line) for line in combined),
-            "tensors": [
-                {"name": tensor.name, "type": tensor.dtype.compute.ctype, "read": self._read(tensor)}
-                for tensor in schedule.reads_in(self.stage)
-            ],
-            "edges": [self._edge(tensor, way) for tensor, way in schedule.neighbours_in(self.stage)],
-            "results": [
-                {"name": tensor.name, "type": tensor.dtype.compute.ctype, "write": self._write(tensor)}
-                for tensor in schedule.written
-            ],
-        }  # fmt: skip
 
-    def _header(self) -> str:
-        schedule, how, program = self.schedule, self.schedule.how, self.schedule.program
-        made = [f"{name} {_said(value)}" for name, value in zip("ab", program.values, strict=False)]
-        formula = f"{_FORMULAS[how.combine]} with {', '.join(made)}"
-        if how.exclusive:
-            formula += ", and the result is y[i - 1]"
-        if how.reverse:
-            formula += ", from the last element"
-        if schedule.columns:
-            shape = "columns: rows lie side by side, and each is walked along by a thread"
-        elif schedule.lanes < schedule.threads:
-            shape = f"rows: {schedule.lanes} of a block's threads for each, in vectors of {schedule.vector}"
-        else:
-            shape = f"rows: a block for each, {schedule.tile} elements at a time"
-        if schedule.split:
-            does = (
-                "what each part comes to" if self.stage == "totals" else "each part from what those before it come to"
-            )
-            shape += f"; few and long, so they are cut into parts: {does}"
-        return "\n".join(line for text in (f"scan: {formula}", shape) for line in comment(text))
+class _Builder:
+    """What the programs of both shapes share: where things are, and what is computed of an element."""
 
-    def _signature(self) -> str:
-        params = scan_parameters(self.schedule, self.stage)
-        return filled_signature(self.name, [f"{param.ctype} {param.name}" for param in params])
+    deepest: ClassVar[int]  # columns in front of the deepest statements
 
-    def _start(self) -> list[str]:
-        """What comes first: the wait for the kernel before, and how long rows are with their last vector."""
-        vector, index = self.schedule.vector, self.schedule.index
-        padded = f"const {index} padded = (n + {vector - 1}) / {vector} * {vector};"
-        waits = ["fg::wait_for_previous_kernel();"] if self.schedule.follows_in(self.stage) else []
-        return [*waits, *([] if self.schedule.even else [padded])]
+    def __init__(self, schedule: ScanSchedule, stage: str) -> None:
+        self.schedule, self.stage = schedule, stage
+        self.how, self.values = schedule.how, schedule.program.values
+        self.index, self.vector, self.state = Plain(schedule.index), schedule.vector, state_type(schedule)
+        self.reads, self.neighbours = schedule.reads_in(stage), schedule.neighbours_in(stage)
+        self.written = schedule.written if stage == "scan" else ()
+        # What holds the present value of each name of expressions.
+        self.variables: dict[str, Term] = {LENGTH: Convert("int64_t", Symbol("n")), HERE: Symbol(HERE)}
+        self.variables |= {name: Symbol(name) for name, _ in schedule.program.numbers}
+        self.variables |= {t.name: Symbol(f"{t.name}_read").at(Symbol("u"), Symbol("k")) for t in schedule.tensors}
 
-    def _places(self) -> list[str]:
-        """The coordinates of a row, fastest first."""
-        index, dims = self.schedule.index, self.schedule.dims
-        found = [f"const {index} j{dim} = fg::take(position, n{dim});" for dim in range(dims - 1, 0, -1)]
-        return [*found, f"const {index} j0 = position;"]
+    def program(self) -> KernelProgram:
+        """All of it."""
+        waits = [Do(invoke("fg::wait_for_previous_kernel"))] if self.schedule.follows_in(self.stage) else []
+        body = (*waits, *self._located(), BLANK, *self._scanned())
+        parameters = tuple(param.name for param in scan_parameters(self.schedule, self.stage))
+        return KernelProgram(parameters, self.variables, (self.schedule.threads, 1), 1, body)
 
-    def _pointers(self) -> list[str]:
-        """Where a row begins in each tensor."""
-        found = []
-        schedule = self.schedule
-        for tensor in (*schedule.reads_in(self.stage), *(schedule.written if self.stage == "scan" else ())):
-            terms = [f"j{dim} * {tensor.name}_stride{dim}" for dim in range(schedule.dims)]
-            const = "" if tensor in schedule.written else "const "
-            added = f"({' + '.join(terms)})" if len(terms) > 1 else "".join(terms)
-            start = f"{tensor.name}_ptr + {added}" if terms else f"{tensor.name}_ptr"
-            found.append(f"{const}{tensor.dtype.ctype}* {tensor.name} = {start};")
+    def _located(self) -> list[Statement]:
+        """Which row a thread has, or which rows, and which part of it."""
+        raise NotImplementedError
+
+    def _scanned(self) -> list[Statement]:
+        """What it does there."""
+        raise NotImplementedError
+
+    # -- where things are ---------------------------------------------------------------------------------------------
+
+    def _part(self, part: Term, length: Term) -> list[Statement]:
+        """Which elements are a part's, where rows are cut into parts."""
+        if not self.schedule.split:
+            return []
+        begin = Symbol("part") * Symbol("chunk")
+        end = invoke("fg::at_most", Symbol("begin") + Symbol("chunk"), length)
+        nothing_behind: list[Statement] = [
+            Comment("Nothing comes behind the last part."),
+            If(Symbol("part").equals(Symbol("parts") - 1), (RETURN,), brief=True),
+        ]
+        return [
+            Declare(Plain("int"), "part", part, constant=True),
+            *(nothing_behind if self.stage == "totals" else []),
+            Declare(self.index, "begin", begin, constant=True),
+            Declare(self.index, "end", end, constant=True),
+        ]
+
+    def _begin(self) -> Term:
+        return Symbol("begin") if self.schedule.split else Number(0)
+
+    def _end(self, length: Term) -> Term:
+        return Symbol("end") if self.schedule.split else length
+
+    def _pointers(self, row: Term) -> list[Statement]:
+        """The coordinates of a row, fastest first, and where it begins in each tensor."""
+        found, dims = list[Statement](), self.schedule.dims
+        if dims > 1:
+            found.append(Declare(self.index, "position", row))
+            for dim in range(dims - 1, 0, -1):
+                taken = invoke("fg::take", Symbol("position"), Symbol(f"n{dim}"))
+                found.append(Declare(self.index, f"j{dim}", taken, constant=True))
+            row = Symbol("position")
+        if dims:
+            found.append(Declare(self.index, "j0", row, constant=True))
+        for tensor in (*self.reads, *self.written):
+            start: Term = Symbol(f"{tensor.name}_ptr")
+            offset = total(Symbol(f"j{dim}") * Symbol(f"{tensor.name}_stride{dim}") for dim in range(dims))
+            if offset is not None:
+                start = start + (Together(offset) if dims > 1 else offset)
+            ctype = f"{'' if tensor in self.written else 'const '}{tensor.dtype.ctype}*"
+            found.append(Declare(Plain(ctype), tensor.name, start))
         return found
+
+    def _vectors(self, tensor: ScanTensor, end: str, turns: int | None = None) -> Statement:
+        """A vector of a tensor's elements, or one for each turn."""
+        ctype = Vector(tensor.dtype.compute.ctype, self.vector)
+        return Declare(ctype, f"{tensor.name}_{end}", dims=() if turns is None else (turns,))
+
+    def _declare_state(self, name: str, *dims: int) -> Statement:
+        return Declare(self.state, name, dims=dims)
+
+    def _each(self, statement: Statement, guard: Term | None = None) -> Statement:
+        """A statement for each element of a vector; ``guard``: under which there is one."""
+        if guard is not None:
+            statement = If(guard, (statement,), brief=True)
+        return count("k", self.vector, [statement])
 
     # -- what is computed of an element -------------------------------------------------------------------------------
 
     @property
     def _is_made(self) -> bool:
         """Whether values are kept where elements are combined twice, for a vector's total and for its results."""
-        return not self.schedule.columns and not all(isinstance(v, Ref) for v in self.schedule.program.values)
+        return not self.schedule.columns and not all(isinstance(value, Ref) for value in self.values)
 
-    def _made(self) -> list[dict[str, str]]:
-        """The arrays that keep them."""
-        # A condition that outlives a barrier is no predicate: as bytes, those of a vector would lie in memory.
-        types = {bool_: "int"}
-        pairs = zip("ab", self.schedule.program.values, strict=False)
-        made = [{"name": name, "type": types.get(v.dtype, v.dtype.compute.ctype)} for name, v in pairs]
-        return made if self._is_made else []
-
-    def _combined(self) -> list[str]:
-        """What adds an element to the total of its vector."""
-        return self._added_to("own[u]", self.schedule.program.values, ())
-
-    def _written(self) -> list[str]:
-        """What adds an element to what stands before it, and makes results of that."""
-        program = self.schedule.program
-        outputs = program.outputs if self.stage == "scan" else ()
-        if self.schedule.columns:
-            return self._added_to("held[k]", program.values, outputs)
-        return self._added_to("before[u]", () if self._is_made else program.values, outputs)
-
-    def _added_to(self, state: str, values: Sequence[Expr], outputs: Sequence[Expr]) -> list[str]:
-        """The lines for one element, where ``state`` has what stands before it.
+    def _added_to(self, state: Term, values: Sequence[Expr], outputs: Sequence[Expr], place: Term) -> list[Statement]:
+        """What is done with one element, where ``state`` has what stands before it.
 
         Args:
             values: what is added, if that has to be computed.
             outputs: what is written.
+            place: where the element is.
         """
-        schedule, program, exclusive = self.schedule, self.schedule.program, self.schedule.how.exclusive
-        names = [*"ab"[: len(values)], *(tensor.name for tensor in schedule.written[: len(outputs)])]
+        names = [*"ab"[: len(values)], *(tensor.name for tensor in self.written[: len(outputs)])]
         exprs = zip(names, (*values, *outputs), strict=True)
         items = [Output(f"{name}_here", expr, expr.dtype, ()) for name, expr in exprs]
-        statements, bound = introduce_lets([], items, {}, {*_TAKEN, *self._elements})
-        made = [item.expr for item in bound]
-        values, outputs = made[: len(values)], made[len(values) :]
-        of_results = _depending(statements, {running(how) for how in program.results})
-        lines = self._located([*statements, *bound])
-        lines += [self._let(let) for let in statements if let.name not in of_results]
-        texts = [_broken(self._text(value), 18) for value in values]
-        if self._is_made:
-            kept = [f"{array['name']}[u][k]" for array in self._made()]
-            lines += [f"{name} = {text};" for name, text in zip(kept, texts, strict=False)]
-            texts = kept
-        if schedule.how.combine in PLACES:
-            texts.append("i" if schedule.columns or schedule.vector == 1 else "i + k")
-        add = [f"{state}.add({', '.join(texts)});"]
-        found, known = self._results(state, [*(let for let in statements if let.name in of_results), *bound])
-        found += [self._let(let, known) for let in statements if let.name in of_results]
-        for tensor, expr in zip(schedule.written, outputs, strict=False):
-            start = f"{tensor.name}_found[k] = "
-            found.append(f"{start}{_broken(self._text(expr, known, tensor.dtype), 8 + len(start))};")
-        return [*lines, *found, *add] if exclusive else [*lines, *add, *found]
+        elements = {name for tensor in self.schedule.tensors for name in tensor.elements}
+        lets, bound = introduce_lets([], items, {}, {*_TAKEN, *elements})
+        values, outputs = ([item.expr for item in some] for some in (bound[: len(values)], bound[len(values) :]))
+        self.variables |= {let.name: Symbol(let.name) for let in lets}
+        of_results = _depending(lets, {running(how) for how in self.schedule.program.results})
+        found = self._positions([item.expr for item in (*lets, *bound)], place)
+        found += [self._let(let) for let in lets if let.name not in of_results]
+        added: list[Term] = []
+        for name, value in zip("ab", values, strict=False):
+            kept = Symbol(name).at(Symbol("u"), Symbol("k"))
+            if self._is_made:
+                found.append(Assign(kept, self._value(value, len(f"{name}[u][k] = "))))
+            added.append(kept if self._is_made else self._value(value, len(f"{text(state)}.add(")))
+        if self._is_made and not values:
+            added = [Symbol(name).at(Symbol("u"), Symbol("k")) for name in "ab"[: len(self.values)]]
+        if self.how.combine in PLACES:
+            added.append(place)
+        add = [Do(state.call("add", *added))]
+        later = [let for let in lets if let.name in of_results]
+        results = self._results(state, [item.expr for item in (*later, *bound)])
+        results += [self._let(let) for let in later]
+        for tensor, expr in zip(self.written, outputs, strict=False):
+            target = Symbol(f"{tensor.name}_found").at(Symbol("k"))
+            results.append(Assign(target, self._value(expr, len(f"{text(target)} = "), tensor.dtype)))
+        return [*found, *results, *add] if self.how.exclusive else [*found, *add, *results]
 
-    @property
-    def _elements(self) -> set[str]:
-        """What expressions call elements."""
-        return {name for tensor in self.schedule.tensors for name in tensor.elements}
+    def _value(self, expr: Expr, column: int, dtype: DType | None = None) -> Value:
+        """An expression, which begins in a column of its line; ``dtype``: that of the result that it is."""
+        printer = Printer(dtype is not None and dtype.is_half, lambda name: text(self.variables[name]))
+        printed, level = printer.printed(expr)
+        return Value(expr, _broken(printed, column, WIDTH - self.deepest - len(");")), level)
 
-    def _text(self, expr: Expr, known: Mapping[str, str] | None = None, dtype: DType | None = None) -> str:
-        """An expression of elements, and of what is ``known``, for a result of some dtype."""
-
-        def variable(name: str) -> str:
-            if name in self._elements and (self.schedule.columns or name in self._tensors):
-                return name + ("_here[k]" if self.schedule.columns else "_read[u][k]")
-            return (known or {}).get(name, "int64_t(n)" if name == LENGTH else name)
-
-        return Printer(half=dtype is not None and dtype.is_half, variable=variable).text(expr)
-
-    @property
-    def _tensors(self) -> set[str]:
-        return {tensor.name for tensor in self.schedule.tensors}
-
-    def _let(self, let: Statement, known: Mapping[str, str] | None = None) -> str:
+    def _let(self, let: Let | Reduce) -> Statement:
         dtype = let.expr.dtype.compute
         start = f"const {dtype.ctype} {let.name} = "
-        return f"{start}{_broken(self._text(let.expr, known), 8 + len(start))};"
+        return Declare(Plain(dtype.ctype), let.name, self._value(let.expr, len(start)), constant=True)
 
-    def _located(self, items: Sequence[Let | Output | Statement]) -> list[str]:
-        """The position of an element and those next to it, where something is made of these."""
-        schedule, vector = self.schedule, self.schedule.vector
-        read = {ref.name for ref in refs(*(item.expr for item in items))}
-        place = "i" if schedule.columns or vector == 1 else "i + k"
-        lines = [f"const int64_t {HERE} = {place};"] if HERE in read else []
-        for tensor, way in schedule.neighbours_in(self.stage) if not schedule.columns else ():
-            name = neighbour(tensor.name, way)
-            inner = (
-                f"k ? {tensor.name}_read[u][k - 1]" if way < 0 else f"k < {vector - 1} ? {tensor.name}_read[u][k + 1]"
-            )
-            text = f"{inner} : {name}_edge[u]" if vector > 1 else f"{name}_edge[u]"
-            lines += [f"const {tensor.dtype.compute.ctype} {name} = {text};"] if name in read else []
-        return lines
+    def _positions(self, exprs: Sequence[Expr], place: Term) -> list[Statement]:
+        """The position of an element, where something is made of it."""
+        read = {ref.name for ref in refs(*exprs)}
+        return [Declare(Plain("int64_t"), HERE, place, constant=True)] if HERE in read else []
 
-    def _results(self, state: str, items: Sequence[Let | Output | Statement]) -> tuple[list[str], dict[str, str]]:
-        """What binds the partial results at an element, and what is read instead of those that are read once."""
-        program, lines, known = self.schedule.program, list[str](), dict[str, str]()
-        nodes = [child for node in walk([item.expr for item in items]) for child in node.children]
-        nodes += [item.expr for item in items]
-        for how in program.results:
-            name, is_first = running(how), how == program.how
-            text = f"{state}.result()" if is_first else f"{state}.value"
+    def _results(self, state: Term, exprs: Sequence[Expr]) -> list[Statement]:
+        """The partial results at an element, where they are read more than once."""
+        found = list[Statement]()
+        nodes = [*exprs, *(child for node in walk(exprs) for child in node.children)]
+        for how in self.schedule.program.results:
+            name, is_first = running(how), how == self.schedule.program.how
+            result: Term = state.call("result") if is_first else Field(state, "value")
             uses = sum(isinstance(node, Ref) and node.name == name for node in nodes)
-            if uses == 1:
-                known[name] = text
-            elif uses:
-                ctype = "int64_t" if how.combine in PLACES else program.dtype.ctype
-                lines.append(f"const {ctype} {name} = {text};")
-        return lines, known
+            self.variables[name] = result if uses == 1 else Symbol(name)
+            if uses > 1:
+                ctype = Plain("int64_t" if how.combine in PLACES else self.schedule.program.dtype.ctype)
+                found.append(Declare(ctype, name, result, constant=True))
+        return found
+
+
+class _Rows(_Builder):
+    """Elements of a row are neighbours: threads of a block share it."""
+
+    deepest = 8
+
+    def __init__(self, schedule: ScanSchedule, stage: str) -> None:
+        super().__init__(schedule, stage)
+        # Elements beside others stand in registers, but for those beside a whole vector.
+        self.variables |= {neighbour(t.name, way): Symbol(neighbour(t.name, way)) for t, way in self.neighbours}
+        self.length = Symbol("n" if schedule.even else "padded")
+
+    def _located(self) -> list[Statement]:
+        schedule, index, block = self.schedule, self.index, Convert(self.schedule.index, BLOCK)
+        found = list[Statement]()
+        if not schedule.even:
+            padded = (Symbol("n") + (self.vector - 1)) // self.vector * self.vector
+            found.append(Declare(index, "padded", padded, constant=True))
+        part: Term = BLOCK % Symbol("parts")
+        if schedule.lanes < schedule.threads:
+            lanes = schedule.lanes
+            of_thread = THREAD // lanes if lanes > 1 else THREAD
+            found += [
+                Comment(f"Locate: {lanes} thread{'s' if lanes > 1 else ''} for each row."),
+                Declare(index, "row", block * (schedule.threads // lanes) + of_thread, constant=True),
+            ]
+            if lanes > 1:
+                found.append(Declare(Plain("int"), "lane", THREAD % lanes, constant=True))
+            row: Term = invoke("fg::at_most", Symbol("row"), Symbol("rows") - 1)
+        else:
+            of_block = BLOCK // Symbol("parts") if schedule.split else BLOCK
+            found += [
+                Comment(f"Locate: a block for each row{chr(39) + 's parts' if schedule.split else ''}."),
+                Declare(index, "row", of_block, constant=True),
+                Declare(Plain("int"), "lane", THREAD, constant=True),
+            ]
+            row = Symbol("row")
+        return [*found, *self._part(part, self.length), *self._pointers(row)]
+
+    def _scanned(self) -> list[Statement]:
+        schedule, tile = self.schedule, Symbol("tile")
+        found: list[Statement] = [self._declare_state("carry")]
+        if self._warps > 1:
+            found.append(Declare(Plain("int"), "place", Number(0)))
+        if schedule.split and self.stage == "scan":
+            found += self._before_the_part()
+        body = [*self._reading(), BLANK, *self._combining()]
+        if self.stage == "scan":
+            body += [BLANK, *self._writing()]
+        end = self._end(self.length)
+        found.append(For("tile", self.index, self._begin(), tile < end, Number(schedule.tile), tuple(body)))
+        if self.stage == "totals":
+            left = Assign(self._total(Symbol("part")), Symbol("carry"))
+            found.append(If(Symbol("lane").equals(0), (left,), brief=True))
+        return found
+
+    @property
+    def _warps(self) -> int:
+        """Those that share a row, where it takes more than one."""
+        return 1 if self.schedule.lanes < self.schedule.threads else self.schedule.threads // 32
+
+    def _total(self, part: Term) -> Term:
+        """What a part of the row comes to."""
+        return Symbol("totals").at(Symbol("row") * Convert("int64_t", Symbol("parts")) + part)
+
+    def _scan(self, turns: int) -> Statement:
+        """Put together what threads hold."""
+        args = map(Symbol, ("own", "before", "carry"))
+        if self._warps > 1:
+            return Do(invoke("fg::scan_block", *args, Symbol("place"), of=(self._warps, turns)))
+        return Do(invoke("fg::scan_lanes", *args, of=(self.schedule.lanes, turns)))
+
+    def _before_the_part(self) -> list[Statement]:
+        first, lane = Symbol("first"), Symbol("lane")
+        own = Assign(Symbol("own").at(0), self._total(first + lane))
+        body = (
+            self._declare_state("own", 1),
+            self._declare_state("before", 1),
+            If(first + lane < Symbol("part"), (own,), brief=True),
+            self._scan(1),
+        )
+        return [
+            Comment("What all parts before this one come to."),
+            For("first", Plain("int"), Number(0), first < Symbol("part"), Number(self.schedule.threads), body),
+        ]
+
+    def _each_turn(self, body: Sequence[Statement], has_place: bool = True, writes: bool = False) -> Statement:
+        """A loop over the vectors that a thread has, as far as the row goes: its element ``i`` is the first of one.
+
+        Args:
+            has_place: whether something is done with that.
+            writes: of those threads alone whose row there is.
+        """
+        schedule, u = self.schedule, Symbol("u")
+        thread: Term | None = Symbol("lane") if schedule.lanes > 1 else None
+        if schedule.turns > 1:
+            thread = u * schedule.lanes if thread is None else u * schedule.lanes + thread
+        at: Term = Symbol("tile")
+        if thread is not None:
+            at = at + (self.vector * thread if self.vector > 1 else Together(thread) if schedule.turns > 1 else thread)
+        name = "at" if self.how.reverse else "i"
+        behind = Symbol(name) >= self._end(self.length)
+        if writes and schedule.lanes < schedule.threads:
+            behind = either(behind, Symbol("row") >= Symbol("rows"))
+        found: list[Statement] = [Declare(self.index, name, at, constant=True), If(behind, (CONTINUE,), brief=True)]
+        if self.how.reverse and has_place:
+            first = self.length - self.vector - Symbol("at")
+            found.append(Declare(self.index, "i", first, constant=True))
+        return count("u", schedule.turns, [*found, *body])
+
+    def _each_element(self, body: Sequence[Statement]) -> Statement:
+        """A loop over the elements of a vector, in the order in which they are combined."""
+        guard = [] if self.schedule.even else [If(Symbol("i") + Symbol("k") >= Symbol("n"), (CONTINUE,), brief=True)]
+        if not self.how.reverse:
+            return count("k", self.vector, [*guard, *body])
+        k = Declare(Plain("int"), "k", Number(self.vector - 1) - Symbol("step"), constant=True)
+        return count("step", self.vector, [k, *guard, *body])
+
+    @property
+    def _place(self) -> Term:
+        """Where an element is along the row."""
+        return Symbol("i") if self.vector == 1 else Symbol("i") + Symbol("k")
+
+    # -- read, combine, write -----------------------------------------------------------------------------------------
+
+    def _reading(self) -> list[Statement]:
+        turns = self.schedule.turns
+        several = ", several of them at once" if turns > 1 else ""
+        body = [self._load(tensor) for tensor in self.reads]
+        edges = list[Statement]()
+        for tensor, way in self.neighbours:
+            ctype, name = tensor.dtype.compute.ctype, f"{neighbour(tensor.name, way)}_edge"
+            edges.append(Declare(Plain(ctype), name, dims=(turns,)))
+            i = Symbol("i")
+            at, there = (i - 1, i > 0) if way < 0 else (i + self.vector, i + self.vector < Symbol("n"))
+            value = Choice(there, invoke("fg::load", self._address(tensor, at)), Convert(ctype, Number(0)))
+            body.append(Assign(Symbol(name).at(Symbol("u")), value))
+        return [
+            Comment(f"Read: neighbouring threads take neighbouring vectors{several}."),
+            *(self._vectors(tensor, "read", turns) for tensor in self.reads),
+            *edges,
+            self._each_turn(body),
+        ]
+
+    def _combining(self) -> list[Statement]:
+        turns, own = self.schedule.turns, Symbol("own").at(Symbol("u"))
+        body = self._added_to(own, self.values, (), self._place)
+        has_place = not self.schedule.even or any(
+            isinstance(term, Symbol) and term.name == "i"
+            for statement in body
+            for term in walk_terms(terms_of(statement))
+        )
+        # A condition that outlives a barrier is no predicate: as bytes, those of a vector would lie in memory.
+        types = ["int" if value.dtype is bool_ else value.dtype.compute.ctype for value in self.values]
+        made = [Declare(Plain(c), name, dims=(turns, self.vector)) for name, c in zip("ab", types, strict=False)]
+        return [
+            Comment("Combine: a vector, then those of all threads in the order of the row."),
+            self._declare_state("own", turns),
+            self._declare_state("before", turns),
+            *(made if self._is_made else []),
+            self._each_turn([self._each_element(body)], has_place),
+            self._scan(turns),
+        ]
+
+    def _writing(self) -> list[Statement]:
+        before, outputs = Symbol("before").at(Symbol("u")), self.schedule.program.outputs
+        values = () if self._is_made else self.values
+        body = [
+            *(self._vectors(tensor, "found") for tensor in self.written),
+            self._each_element(self._added_to(before, values, outputs, self._place)),
+            *map(self._store, self.written),
+        ]
+        return [
+            Comment("Write: each element on top of what stands before its vector."),
+            self._each_turn(body, writes=True),
+        ]
+
+    def _positions(self, exprs: Sequence[Expr], place: Term) -> list[Statement]:
+        """The position of an element and those next to it, where something is made of these."""
+        found, read = super()._positions(exprs, place), {ref.name for ref in refs(*exprs)}
+        k, u = Symbol("k"), Symbol("u")
+        for tensor, way in self.neighbours:
+            name, of = neighbour(tensor.name, way), Symbol(f"{tensor.name}_read").at(u)
+            if name in read:
+                value: Term = Symbol(f"{name}_edge").at(u)
+                if self.vector > 1:
+                    value = (
+                        Choice(k, of.at(k - 1), value) if way < 0 else Choice(k < self.vector - 1, of.at(k + 1), value)
+                    )
+                found.append(Declare(Plain(tensor.dtype.compute.ctype), name, value, constant=True))
+        return found
 
     # -- memory -------------------------------------------------------------------------------------------------------
 
-    def _address(self, tensor: ScanTensor, at: str = "") -> str:
-        """Where element k of a vector is.
+    def _address(self, tensor: ScanTensor, at: Term | None = None) -> Term:
+        """Where element k of a vector is; ``at``: its position along the row, if that is another one."""
+        start, at = Symbol(tensor.name), at or self._place
+        if tensor.access == "same":
+            return start
+        return start + (at * Symbol(f"{tensor.name}_step") if tensor.access == "strided" else _as_one(at))
 
-        Args:
-            at: its position along the row, if that is another one.
-        """
-        name, is_one = tensor.name, self.schedule.vector == 1
-        if self.schedule.columns:
-            there = f"{name} + {at or 'i'} * {name}_step"
-            near = {"vector": "k", "same": "", "strided": f"k * {name}_stride{self.schedule.dims - 1}"}[tensor.access]
-            return there if is_one or not near else f"{there} + {near}"
-        at = at or ("i" if is_one else "(i + k)")
-        return {"vector": f"{name} + {at}", "same": name, "strided": f"{name} + {at} * {name}_step"}[tensor.access]
-
-    def _read(self, tensor: ScanTensor, into: str = "", at: str = "") -> list[str]:
-        """The lines that read a vector.
-
-        Args:
-            into: a variable, if it is another one.
-            at: of columns, another position along them.
-        """
-        vector, into, name = self.schedule.vector, into or f"{tensor.name}_read[u]", tensor.name
-        if tensor.access == "vector" and vector > 1:
-            if self.schedule.columns:
-                return [f"{into} = fg::load_vector<{vector}>({name} + {at or 'i'} * {name}_step);"]
-            if self.schedule.even:
-                return [f"{into} = fg::load_vector<{vector}>({name} + i);"]
-            return [f"{into} = fg::load<{vector}>({name}, i, n);"]
-        if vector == 1:
-            return [f"{into}[0] = fg::load({self._address(tensor, at)});"]
-        loop = ["#pragma unroll", f"for (int k = 0; k < {vector}; ++k) {{"]
-        guard = "" if self.schedule.even else "if (i + k < n) "
-        return [*loop, f"  {guard}{into}[k] = fg::load({self._address(tensor, at)});", "}"]
-
-    def _edge(self, tensor: ScanTensor, way: int) -> dict[str, Any]:
-        """How elements next to others are read: beside a vector one more, beside columns as many."""
-        vector, name = self.schedule.vector, neighbour(tensor.name, way)
-        if self.schedule.columns:
-            at = "(i - 1)" if way < 0 else "(i + 1)"
-            inside = "i > 0" if way < 0 else "i + 1 < n"
-            into = f"{name}_read[u]"
-            lines = self._read(tensor, into, at)
-            if len(lines) == 1:
-                lines = [f"if ({inside}) {lines[0]}"]
-            else:
-                lines = [f"if ({inside}) {{", *(f"  {line}" if line[0] != "#" else line for line in lines), "}"]
-            return {"name": name, "type": tensor.dtype.compute.ctype, "read": lines}
-        at = "(i - 1)" if way < 0 else f"(i + {vector})"
-        inside = "i > 0" if way < 0 else f"i + {vector} < n"
-        line = f"{name}_edge[u] = {inside} ? fg::load({self._address(tensor, at)}) : {tensor.dtype.compute.ctype}(0);"
-        return {"name": name, "type": tensor.dtype.compute.ctype, "read": [line]}
-
-    def _write(self, tensor: ScanTensor) -> list[str]:
-        vector, name = self.schedule.vector, tensor.name
-        if vector == 1:
-            return [f"fg::store({self._address(tensor)}, {name}_found[0]);"]
+    def _load(self, tensor: ScanTensor) -> Statement:
+        name, i, n, into = Symbol(tensor.name), Symbol("i"), Symbol("n"), Symbol(f"{tensor.name}_read").at(Symbol("u"))
+        if self.vector == 1:
+            return Assign(into.at(0), invoke("fg::load", self._address(tensor)))
         if tensor.access != "vector":
-            loop = ["#pragma unroll", f"for (int k = 0; k < {vector}; ++k) {{"]
-            guard = "" if self.schedule.even else "if (i + k < n) "
-            return [*loop, f"  {guard}fg::store({self._address(tensor)}, {name}_found[k]);", "}"]
-        if self.schedule.columns:
-            return [f"fg::store_vector<{vector}>({name} + i * {name}_step, {name}_found);"]
+            one = Assign(into.at(Symbol("k")), invoke("fg::load", self._address(tensor)))
+            return self._each(one, None if self.schedule.even else i + Symbol("k") < n)
         if self.schedule.even:
-            return [f"fg::store_vector<{vector}>({name} + i, {name}_found);"]
-        return [f"fg::store<{vector}>({name}, i, n, {name}_found);"]
+            return Assign(into, invoke("fg::load_vector", name + i, of=(self.vector,)))
+        return Assign(into, invoke("fg::load", name, i, n, of=(self.vector,)))
+
+    def _store(self, tensor: ScanTensor) -> Statement:
+        name, i, n, found = Symbol(tensor.name), Symbol("i"), Symbol("n"), Symbol(f"{tensor.name}_found")
+        if self.vector == 1:
+            return Do(invoke("fg::store", self._address(tensor), found.at(0)))
+        if tensor.access != "vector":
+            one = Do(invoke("fg::store", self._address(tensor), found.at(Symbol("k"))))
+            return self._each(one, None if self.schedule.even else i + Symbol("k") < n)
+        if self.schedule.even:
+            return Do(invoke("fg::store_vector", name + i, found, of=(self.vector,)))
+        return Do(invoke("fg::store", name, i, n, found, of=(self.vector,)))
 
 
-def _depending(statements: Sequence[Statement], names: set[str]) -> set[str]:
+class _Columns(_Builder):
+    """Rows lie side by side: a thread walks along several of them."""
+
+    deepest = 6
+
+    def __init__(self, schedule: ScanSchedule, stage: str) -> None:
+        super().__init__(schedule, stage)
+        for tensor, way in self.neighbours:
+            name = neighbour(tensor.name, way)
+            self.variables[name] = Symbol(f"{name}_read").at(Symbol("u"), Symbol("k"))
+
+    def _located(self) -> list[Statement]:
+        thread = Convert(self.schedule.index, BLOCK) * self.schedule.threads + THREAD
+        column = Symbol("column")
+        what = "a column" if self.vector == 1 else f"{self.vector} neighbouring columns"
+        return [
+            Comment(f"Locate: a thread walks along {what}."),
+            Declare(self.index, "column", thread if self.vector == 1 else self.vector * thread, constant=True),
+            If(column >= Symbol("rows"), (RETURN,), brief=True),
+            *self._part(BLOCK_Y, Symbol("n")),
+            *self._pointers(column),
+        ]
+
+    def _scanned(self) -> list[Statement]:
+        schedule, u, at, end = self.schedule, Symbol("u"), Symbol("at"), self._end(Symbol("n"))
+        steps, part = schedule.turns, Symbol("part")
+        held = Symbol("held").at(Symbol("k"))
+        found: list[Statement] = [self._declare_state("held", self.vector)]
+        if schedule.split and self.stage == "scan":
+            earlier = Do(held.call("append", self._total(Symbol("earlier"))))
+            loop = For("earlier", Plain("int"), Number(0), Symbol("earlier") < part, None, (self._each(earlier),))
+            found += [Comment("What all parts before this one come to."), loop]
+        found += [
+            Declare(self.index, "at", self._begin()),
+            *(self._vectors(tensor, "read", steps) for tensor in self.reads),
+            *(self._vectors(replace(t, name=neighbour(t.name, way)), "read", steps) for t, way in self.neighbours),
+            Function("read", Plain("int"), "u", (self._step(), *self._reading())),
+            Function("take", Plain("int"), "u", (self._step(), *self._taking())),
+            Comment("Several steps are read before the first is taken."),
+            For("at", None, None, at + steps <= end, Number(steps), (
+                count("u", steps, [Do(invoke("read", u))], brief=True),
+                count("u", steps, [Do(invoke("take", u))], brief=True),
+            )),
+            For("at", None, None, at < end, None, (Do(invoke("read", 0)), Do(invoke("take", 0)))),
+        ]  # fmt: skip
+        if self.stage == "totals":
+            found.append(self._each(Assign(self._total(part), held)))
+        return found
+
+    def _total(self, part: Term) -> Term:
+        """What a part of column k comes to."""
+        return Symbol("totals").at(part * Convert("int64_t", Symbol("rows")) + Symbol("column") + Symbol("k"))
+
+    def _step(self) -> Statement:
+        """Where a step is along the rows."""
+        at, u = Symbol("at"), Symbol("u")
+        return Declare(self.index, "i", Symbol("n") - 1 - at - u if self.how.reverse else at + u, constant=True)
+
+    def _reading(self) -> list[Statement]:
+        found, i = (
+            [self._load(tensor, Symbol(f"{tensor.name}_read"), Symbol("i")) for tensor in self.reads],
+            Symbol("i"),
+        )
+        for tensor, way in self.neighbours:
+            into = Symbol(f"{neighbour(tensor.name, way)}_read")
+            at, there = (i - 1, i > 0) if way < 0 else (i + 1, i + 1 < Symbol("n"))
+            loaded = self._load(tensor, into, at)
+            found.append(self._element(into.at(Symbol("u")), Number(0)))
+            found.append(If(there, (loaded,), brief=not isinstance(loaded, For)))
+        return found
+
+    def _taking(self) -> list[Statement]:
+        outputs = self.schedule.program.outputs if self.stage == "scan" else ()
+        body = self._added_to(Symbol("held").at(Symbol("k")), self.values, outputs, Symbol("i"))
+        return [
+            *(self._vectors(tensor, "found") for tensor in self.written),
+            count("k", self.vector, body),
+            *map(self._store, self.written),
+        ]
+
+    # -- memory -------------------------------------------------------------------------------------------------------
+
+    def _element(self, into: Term, value: Term) -> Statement:
+        """Each element of a vector, or the only one."""
+        return Assign(into.at(0), value) if self.vector == 1 else self._each(Assign(into.at(Symbol("k")), value))
+
+    def _row(self, tensor: ScanTensor, at: Term) -> Term:
+        """The first column of a thread, at a position along it."""
+        return Symbol(tensor.name) + at * Symbol(f"{tensor.name}_step")
+
+    def _load(self, tensor: ScanTensor, into: Term, at: Term) -> Statement:
+        """A step's elements, into one of several vectors."""
+        into = into.at(Symbol("u"))
+        if self.vector > 1 and tensor.access == "vector":
+            return Assign(into, invoke("fg::load_vector", self._row(tensor, at), of=(self.vector,)))
+        return self._element(into, invoke("fg::load", self._address(tensor, at)))
+
+    def _address(self, tensor: ScanTensor, at: Term) -> Term:
+        """Where column k is."""
+        found, k = self._row(tensor, at), Symbol("k")
+        if self.vector == 1 or tensor.access == "same":
+            return found
+        return found + (k if tensor.access == "vector" else k * Symbol(f"{tensor.name}_stride{self.schedule.dims - 1}"))
+
+    def _store(self, tensor: ScanTensor) -> Statement:
+        name = Symbol(f"{tensor.name}_found")
+        if self.vector == 1:
+            return Do(invoke("fg::store", self._address(tensor, Symbol("i")), name.at(0)))
+        if tensor.access != "vector":
+            return self._each(Do(invoke("fg::store", self._address(tensor, Symbol("i")), name.at(Symbol("k")))))
+        return Do(invoke("fg::store_vector", self._row(tensor, Symbol("i")), name, of=(self.vector,)))
+
+
+def _as_one(at: Term) -> Term:
+    """A position as one number, which is added to a pointer."""
+    return Together(at) if isinstance(at, Binary) and at.operator == "+" else at
+
+
+def _depending(statements: Sequence[Let | Reduce], names: set[str]) -> set[str]:
     """The lets that follow from things that are called so."""
     known = set(names)
     for let in statements:

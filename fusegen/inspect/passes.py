@@ -31,7 +31,9 @@ from fusegen.fuse.schedule import Buffer, Launch, Placement
 from fusegen.fuse.step_text import product_text
 from fusegen.fuse.steps import Chain, Product, Scan, Scatter
 from fusegen.generate.rendered import Rendered, apart, one_file
+from fusegen.generate.scans import scan_program
 from fusegen.generate.wording import explain, in_memory, starts_early
+from fusegen.kernel_program.nodes import KernelProgram
 from fusegen.matmul.padding import padded_strides
 from fusegen.plan import entry
 from fusegen.plan.backward import prune_backward, result_names
@@ -40,7 +42,7 @@ from fusegen.plan.layout import row_major
 from fusegen.plan.targets import chip_of
 from fusegen.run.libraries import notes
 from fusegen.run.runner import Runner
-from fusegen.run.scan_step import plan_scan
+from fusegen.run.scan_step import PlannedScan, plan_scan
 from fusegen.run.scatter_step import Planned, plan_scatter
 
 # What a kernel behind a matrix product starts behind: the library's kernel, which has no name here.
@@ -177,26 +179,46 @@ class Pass:
     @property
     def between(self) -> list[Rendered]:
         """The kernels of its scans and scatters, in order, each text once."""
-        return apart(list({kernel.text: kernel for _, kernels in self.kernels_between for kernel in kernels}.values()))
+        return apart(self._texts_between)
+
+    @property
+    def _texts_between(self) -> list[Rendered]:
+        """The same, some of which may have one name."""
+        return list({kernel.text: kernel for _, kernels in self.kernels_between for kernel in kernels}.values())
 
     @property
     def kernels_between(self) -> list[tuple[Product, tuple[Rendered, ...]]]:
         """The steps that are no ops, and the kernels that those have which are no products."""
+        return [(step, planned.kernels if planned else ()) for step, planned in self._planned_between]
+
+    @property
+    def scan_programs(self) -> list[tuple[str, KernelProgram]]:
+        """The programs of its scans' kernels, each with the name that the kernel has in `text`."""
+        names = {own.text: kernel.entry for own, kernel in zip(self._texts_between, self.between, strict=True)}
+        found = dict[str, KernelProgram]()  # by name
+        for _, planned in self._planned_between:
+            if isinstance(planned, PlannedScan):
+                for stage, kernel in zip(planned.schedule.stages, planned.kernels, strict=True):
+                    found.setdefault(names[kernel.text], scan_program(planned.schedule, stage))
+        return list(found.items())
+
+    @property
+    def _planned_between(self) -> list[tuple[Product, PlannedScan | Planned | None]]:
+        """The steps that are no ops, and what is planned of those that have kernels."""
         cut = self.chain
         if cut is None:
             return []
-        layout, found = self.with_intermediates(cut).layout, list[tuple[Product, tuple[Rendered, ...]]]()
+        layout, found = self.with_intermediates(cut).layout, list[tuple[Product, PlannedScan | Planned | None]]()
         buffers = layout.buffers
         for place, step in enumerate(cut.steps):
             if isinstance(step, Scan):
                 names = (*(source.name for source in step.sources), *step.writes)
                 lying = [(buffers[name].dtype, buffers[name].strides, buffers[name].alignment) for name in names]
-                scan = plan_scan(step, layout.sizes, lying, follows=place > 0)
-                found.append((step, scan.kernels if scan else ()))
+                found.append((step, plan_scan(step, layout.sizes, lying, follows=place > 0)))
             elif isinstance(step, Scatter):
-                found.append((step, self.plan_of(cut, step).kernels))
+                found.append((step, self.plan_of(cut, step)))
             elif isinstance(step, Product):
-                found.append((step, ()))
+                found.append((step, None))
         return found
 
     def plan_of(self, cut: Chain, step: Scatter) -> Planned:

@@ -18,8 +18,9 @@ def program_lines(planned: ScheduledKernel) -> list[tuple[str, Link]]:
 
 
 def programs_section(item: Pass) -> str:
-    """The section with what each thread of each kernel does."""
+    """The section with what each thread of each kernel does, those of scans last."""
     texts = [_texts(planned) for planned in item.kernels]
+    texts += [f"{entry}: {outline(program)}" for entry, program in item.scan_programs]
     return section(f"{item.op.label}: kernel programs", "\n\n".join(texts))
 
 

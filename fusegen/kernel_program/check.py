@@ -6,7 +6,7 @@
 - Threads that wait for each other all come there: no barrier or exchange stands where some threads of the block, or
   some blocks of the cluster, may have gone another way.
 - No two exchanges share a place in shared memory, and one that is repeated is not overtaken by its own next turn.
-- ``break`` stands in a loop.
+- ``break`` and ``continue`` stand in a loop.
 """
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ class _Check:
                 self._declare(statement.parameter, _Variable(True, _NONE))
                 self._all(statement.body)
         elif isinstance(statement, Leave):
-            self._require(statement.how == "return" or self.loops > 0, "a break outside of a loop", statement.how)
+            self._require(
+                statement.how == "return" or self.loops > 0, f"a {statement.how} outside of a loop", "no loop"
+            )
         else:
             for term in terms_of(statement):
                 self._read(term)
@@ -219,7 +221,9 @@ class _Check:
         if self.program.cluster > 1 or self.quiet:
             return
         waiting = [node for node in _invoked(loop.body) if _waits(node)]
-        exchanges = any(isinstance(node, Method) or node.function != "__syncthreads" for node in waiting)
+        exchanges = any(
+            node.function != "__syncthreads" and not FUNCTIONS[node.function].alternates for node in waiting
+        )
         self._require(len(waiting) != 1 or not exchanges, "an exchange that its own next turn may overtake", loop.name)
 
     # -- terms ----------------------------------------------------------------------------------------------------
@@ -293,9 +297,11 @@ class _Check:
             if not self.quiet:
                 self.sites.add(place)
         if row.changes is not None:
-            for arg in node.args[row.changes : row.changes + 1 if not row.effect or row.site is None else None]:
+            for arg in node.args[row.changes : None if row.on else row.changes + 1]:
                 self._changed(arg)
-        return _BLOCK if node.function == "fg::cluster_rank" else _NONE
+        if node.function == "fg::cluster_rank":
+            return _BLOCK
+        return _CLUSTER if row.pure else _NONE  # what its arguments are the same among, the walk over terms says
 
     def _changed(self, arg: Term) -> None:
         root = arg
@@ -311,7 +317,8 @@ class _Check:
         return _NONE
 
     def _come_together(self, threads: Threads, what: str) -> None:
-        least = {Threads.ANY: _NONE, Threads.BLOCK: _BLOCK, Threads.CLUSTER: _CLUSTER}[threads]
+        # What is the same among a warp alone is not known.
+        least = {Threads.ANY: _NONE, Threads.WARP: _BLOCK, Threads.BLOCK: _BLOCK, Threads.CLUSTER: _CLUSTER}[threads]
         self._require(self.together <= least, "threads that wait for others which may not come", what)
 
 

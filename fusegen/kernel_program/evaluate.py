@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusegen.kernel_program.memory import Pointer, SharedArray, require
 from fusegen.kernel_program.nodes import AddressOf, Invoke, Item, KernelProgram, Symbol, Term
-from fusegen.kernel_program.threads import Grid, Lockstep, Range, name_of
+from fusegen.kernel_program.threads import WARP, Grid, Lockstep, Range, name_of
 
 if TYPE_CHECKING:
     import torch
@@ -78,7 +78,7 @@ class _Machine(Lockstep):
             whole = there.all(1)
             pointer.buffer.suits((self._all_of(pointer.at) + at[:, 0])[whole], at.shape[1])
         found = pointer.buffer.values.new_zeros(at.shape)
-        found[there] = pointer.buffer.read((pointer.at + at)[there])
+        found[there] = pointer.buffer.read((self._all_of(pointer.at).unsqueeze(1) + at)[there])
         return found
 
     def _load_vector(self, term: Invoke) -> Any:
@@ -171,7 +171,7 @@ class _Machine(Lockstep):
         there = at < n
         if aligned:
             pointer.buffer.suits((self._all_of(pointer.at) + at[:, 0])[there.all(1)], at.shape[1])
-        pointer.buffer.write((pointer.at + at)[there], self._read(term.args[3])[there])
+        pointer.buffer.write((self._all_of(pointer.at).unsqueeze(1) + at)[there], self._read(term.args[3])[there])
 
     def _store_vector(self, term: Invoke) -> None:
         pointer = self._pointer(term.args[0])
@@ -294,6 +294,34 @@ class _Machine(Lockstep):
 
     def _columns_merge(self, term: Invoke) -> None:
         self._exchange("merge", term.args, self.column)
+
+    def _scan_lanes(self, term: Invoke) -> None:
+        lanes, turns = map(_int, term.template)
+        self._scanned(term.args, lanes, turns)
+
+    def _scan_block(self, term: Invoke) -> None:
+        warps, turns = map(_int, term.template)
+        require(warps * WARP == self.program.threads, "a block of other warps than those that scan", warps)
+        place, block = self._all_of(self._read(term.args[3])), self.block[self.active]
+        read = self.totals_read.setdefault(term.template, self.torch.full((2, self.blocks), -1, device=self.device))
+        # The block has met once since it began to write totals at this place.
+        require((read[place, block] < self.meeting[block] - 1).all(), "totals are written while others read them")
+        read[place, block] = self.meeting[block]
+        self._scanned(term.args[:3], self.program.threads, turns)
+        self._assign(term.args[3], 1 - place)
+
+    def _scanned(self, args: Sequence[Term], threads: int, turns: int) -> None:
+        """What stands before each thread's elements: all threads of a row have some of a turn before any has one of the
+        next turn."""
+        own, before, carry = (self.scope[name_of(arg)] for arg in args)
+        rows = self.active.reshape(-1, threads)
+        held = carry.at((rows[:, 0],))
+        for turn in range(turns):
+            for lane in range(threads):
+                before.put((rows[:, lane], turn), held)
+                held = held.append(own.at((rows[:, lane], turn)))
+        for lane in range(threads):
+            carry.put((rows[:, lane],), held)
 
     def _rows_sum(self, term: Invoke) -> None:
         """In the first row of threads; the others have something else."""

@@ -14,6 +14,7 @@ class Threads(Enum):
     """Which threads must come to a function together."""
 
     ANY = "each by itself"
+    WARP = "all threads of a warp"
     BLOCK = "all threads of a block"
     CLUSTER = "all threads of a cluster"
 
@@ -26,7 +27,10 @@ class DeviceFunction:
         name: as programs invoke it.
         together: the threads that come to it together. They have all come when the first goes on.
         changes: the first of the arguments that come back changed; None if none do.
+        on: those behind that one come back changed as well.
         effect: it is invoked for what it does, not for a value.
+        pure: its value follows from its arguments alone, so it is the same wherever these are.
+        alternates: it exchanges through two places by turns, so that nobody writes what others still read.
         site: the position of the number among its template's arguments that tells its places in a program apart, each
             of which exchanges through shared memory of its own; None without one.
     """
@@ -34,11 +38,14 @@ class DeviceFunction:
     name: str
     together: Threads = Threads.ANY
     changes: int | None = None
+    on: bool = False
     effect: bool = False
+    pure: bool = False
+    alternates: bool = False
     site: int | None = None
 
 
-_BLOCK, _CLUSTER = Threads.BLOCK, Threads.CLUSTER
+_WARP, _BLOCK, _CLUSTER = Threads.WARP, Threads.BLOCK, Threads.CLUSTER
 _ROWS = (
     # Memory.
     DeviceFunction("*"),
@@ -65,7 +72,7 @@ _ROWS = (
     DeviceFunction("fg::take", changes=0),
     DeviceFunction("fg::advance", changes=0, effect=True),
     DeviceFunction("fg::assume_multiple", effect=True),
-    DeviceFunction("fg::at_most"),
+    DeviceFunction("fg::at_most", pure=True),
     DeviceFunction("fg::to_aligned"),
     DeviceFunction("fg::last_vector_end"),
     DeviceFunction("fg::end_element"),
@@ -83,20 +90,24 @@ _ROWS = (
     DeviceFunction("fg::block_merge", _BLOCK),
     DeviceFunction("fg::column_sum", _BLOCK),
     DeviceFunction("fg::column_merge", _BLOCK, changes=0),
-    DeviceFunction("fg::row_sum", _BLOCK, changes=0, effect=True, site=2),
-    DeviceFunction("fg::row_merge", _BLOCK, changes=0, effect=True, site=2),
-    DeviceFunction("fg::cluster_sum", _CLUSTER, changes=1, effect=True, site=1),
-    DeviceFunction("fg::cluster_merge", _CLUSTER, changes=1, effect=True, site=1),
-    DeviceFunction("fg::columns_sum", _BLOCK, changes=0, effect=True, site=2),
-    DeviceFunction("fg::columns_maximum", _BLOCK, changes=0, effect=True, site=2),
-    DeviceFunction("fg::columns_merge", _BLOCK, changes=0, effect=True, site=2),
+    DeviceFunction("fg::row_sum", _BLOCK, changes=0, on=True, effect=True, site=2),
+    DeviceFunction("fg::row_merge", _BLOCK, changes=0, on=True, effect=True, site=2),
+    DeviceFunction("fg::cluster_sum", _CLUSTER, changes=1, on=True, effect=True, site=1),
+    DeviceFunction("fg::cluster_merge", _CLUSTER, changes=1, on=True, effect=True, site=1),
+    DeviceFunction("fg::columns_sum", _BLOCK, changes=0, on=True, effect=True, site=2),
+    DeviceFunction("fg::columns_maximum", _BLOCK, changes=0, on=True, effect=True, site=2),
+    DeviceFunction("fg::columns_merge", _BLOCK, changes=0, on=True, effect=True, site=2),
     DeviceFunction("fg::rows_sum", _BLOCK, changes=0, effect=True),
     DeviceFunction("fg::segment_sum"),
+    DeviceFunction("fg::scan_lanes", _WARP, changes=1, on=True, effect=True),
+    DeviceFunction("fg::scan_block", _BLOCK, changes=1, on=True, effect=True, alternates=True),
 )
 
 FUNCTIONS = {row.name: row for row in _ROWS}
-# Members of states (templates/fusegen_reduce.cuh) and of what is no state; those that change it.
+# Members of states (templates/fusegen_reduce.cuh, fusegen_scan.cuh) and of what is no state; those that change it.
 MEMBERS = frozenset({"result", "partner", "total", "any"})
-CHANGING = frozenset({"add", "add_fast", "see", "saw", "settle", "take", "take_fast", "finish", "merge", "ready"})
+CHANGING = frozenset(
+    {"add", "add_fast", "see", "saw", "settle", "take", "take_fast", "finish", "merge", "append", "ready"}
+)
 # Those at which all threads of a cluster come together.
 TOGETHER = {"ready": _CLUSTER}

@@ -273,6 +273,25 @@ class State:
 
 
 @dataclass(frozen=True)
+class ScanState:
+    """What a scan holds while it runs (core/scans).
+
+    Attributes:
+        combine: what is combined.
+        name: the struct of fusegen_scan.cuh.
+        ctypes: its template's arguments; the first one is that of its values.
+    """
+
+    combine: str
+    name: str
+    ctypes: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return f"fg::{self.name}<{', '.join(self.ctypes)}>"
+
+
+@dataclass(frozen=True)
 class Link:
     """What the blocks of a cluster exchange partial results through."""
 
@@ -283,7 +302,7 @@ class Link:
         return f"fg::Link<{self.cluster}>"
 
 
-Type = Plain | Vector | State | Link
+Type = Plain | Vector | State | ScanState | Link
 
 # -- statements -------------------------------------------------------------------------------------------------------
 
@@ -414,7 +433,7 @@ class Function(Statement):
 
 @dataclass(frozen=True)
 class Leave(Statement):
-    """``break`` or ``return``."""
+    """``break``, ``continue`` or ``return``."""
 
     node: ClassVar[str] = "leave"
 
@@ -437,7 +456,7 @@ class Blank(Statement):
     node: ClassVar[str] = "blank"
 
 
-BREAK, RETURN, BLANK = Leave("break"), Leave("return"), Blank()
+BREAK, CONTINUE, RETURN, BLANK = Leave("break"), Leave("continue"), Leave("return"), Blank()
 
 
 def count(name: str, until: int, body: Iterable[Statement], unroll: int | None = 0, brief: bool = False) -> For:

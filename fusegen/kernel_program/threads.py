@@ -35,6 +35,7 @@ from fusegen.kernel_program.nodes import (
     Not,
     Number,
     Plain,
+    ScanState,
     Scope,
     Shared,
     State,
@@ -46,11 +47,14 @@ from fusegen.kernel_program.nodes import (
     Vector,
     returns,
 )
+from fusegen.kernel_program.scan_states import ScanBuffer, ScanStates
 
 if TYPE_CHECKING:
     import torch
 
 Grid = tuple[int, int, int]
+WARP = 32
+_IN_MEMORY = (Buffer, StateBuffer, ScanBuffer)
 _FLOATS = frozenset(dtype.ctype for dtype in dtypes.BY_NAME.values() if dtype.is_float)
 
 
@@ -131,14 +135,18 @@ class Lockstep:
         self.rank = x % program.cluster
         # A cluster's blocks follow each other along x.
         self.cluster = self.block // program.cluster
+        self.warp = self.block * -(-program.threads // WARP) + self.thread // WARP
         self.row = self.block * rows + self.thread // across
         self.column = self.block * across + self.thread % across
         self.meeting = torch.zeros(self.blocks, dtype=torch.int64, device=self.device)
-        given = {name: Pointer(a, 0) if isinstance(a, (Buffer, StateBuffer)) else a for name, a in arguments.items()}
+        # Of each function that scans blocks, when its totals were last read: of both places, by block.
+        self.totals_read: dict[tuple[int | str, ...], Any] = {}
+        given = {name: Pointer(a, 0) if isinstance(a, _IN_MEMORY) else a for name, a in arguments.items()}
         self.scope: ChainMap[str, Any] = ChainMap({}, {**builtin, **given})
         self.functions = dict[str, Function]()
         self.active = number
-        self.gone = torch.zeros(self.count, dtype=torch.bool, device=self.device)
+        self.gone = torch.zeros(self.count, dtype=torch.bool, device=self.device)  # from a loop, or from the kernel
+        self.turned = torch.zeros_like(self.gone)  # to the next turn of a loop
         self.expressions = _Expressions(torch, sizes, floats, _Named(program.variables, self._read), self.device)
 
     def run(self) -> None:
@@ -149,7 +157,7 @@ class Lockstep:
 
     def _all(self, statements: Sequence[Statement]) -> None:
         for statement in statements:
-            self.active = self.active[~self.gone[self.active]]
+            self.active = self.active[~(self.gone | self.turned)[self.active]]
             if len(self.active):
                 self._one(statement)
 
@@ -176,8 +184,8 @@ class Lockstep:
                     self._all(body)
             case Function(name=name):
                 self.functions[name] = statement
-            case Leave():
-                self.gone[self.active] = True
+            case Leave(how=how):
+                (self.turned if how == "continue" else self.gone)[self.active] = True
 
     @contextmanager
     def _only(self, threads: torch.Tensor) -> Iterator[None]:
@@ -203,6 +211,7 @@ class Lockstep:
                 here = self.active
                 with self._only(self.active):
                     self._all(loop.body)
+                self.turned[here] = False
                 self.active = here[~self.gone[here]]
                 step = Number(1) if loop.step is None else loop.step
                 if len(self.active):
@@ -215,13 +224,19 @@ class Lockstep:
         if isinstance(type_, Link):
             here[name] = _ClusterLink()
             return
+        if isinstance(type_, ScanState):
+            ctype = type_.ctypes[0]  # ints wrap around as they do on a GPU
+            dtype = self.floats if ctype in _FLOATS else self._integers[ctype]
+            here[name] = ScanStates.nothing(type_.combine, (self.count, *statement.dims), dtype, self.device)
+            return
         if isinstance(type_, State) and type_.kind != "sum":
             here[name] = _States([Bag(type_.kind, self.count, self.device) for _ in range(*(statement.dims or (1,)))])
             return
         if statement.value is not None:
             value = self._read(statement.value)
             if isinstance(value, Pointer):
-                here[name] = value
+                at = self._all_of(value.at)
+                here[name] = Pointer(value.buffer, self._everywhere(at))
                 return
             if isinstance(value, Range):
                 here[name] = Range(*(self._everywhere(part) for part in (value.first, value.last)))
@@ -260,8 +275,13 @@ class Lockstep:
     def _dtype(self, ctype: str) -> Any:
         if ctype in _FLOATS:
             return self.floats
-        found = {d.ctype: getattr(self.torch, d.name) for d in dtypes.BY_NAME.values()}.get(ctype)
+        found = self._integers.get(ctype)
         return self.torch.int64 if found is None or ctype == "int" else found
+
+    @property
+    def _integers(self) -> dict[str, Any]:
+        """The torch dtypes of what is no float, by their names in C."""
+        return {d.ctype: getattr(self.torch, d.name) for d in dtypes.BY_NAME.values() if not d.is_float}
 
     # -- assignments ----------------------------------------------------------------------------------------------
 
@@ -295,6 +315,12 @@ class Lockstep:
         if isinstance(place, Pointer) and isinstance(place.buffer, StateBuffer):
             (bag,) = value.bags
             place.buffer.write(self._all_of(place.at), bag.taken.of(self.active) if bag.taken.columns else ())
+        elif isinstance(value, ScanStates):
+            if isinstance(place, Pointer):
+                place.buffer.write(self._all_of(place.at), value)
+            else:
+                variable, index = place
+                variable.put(index, value)
         elif isinstance(place, Pointer):
             place.buffer.write(self._all_of(place.at), self._all_of(value))
         elif isinstance(place, Place):
@@ -318,11 +344,16 @@ class Lockstep:
         found = self.scope[term.name]
         if isinstance(found, Pointer):
             (index,) = indices
-            return Pointer(found.buffer, found.at + index)
+            return Pointer(found.buffer, self._pointed(found).at + index)
         indices = [self._all_of(index) for index in indices]
         if isinstance(found, SharedArray):
             return Place(found, (self.block[self.active], *indices))
         return found, (self.active, *indices)
+
+    def _pointed(self, pointer: Pointer) -> Pointer:
+        """Where the active threads' own pointers are, or a parameter."""
+        is_own = isinstance(pointer.at, self.torch.Tensor)
+        return Pointer(pointer.buffer, pointer.at[self.active]) if is_own else pointer
 
     def _all_of(self, value: Any) -> Any:
         """A value of each active thread."""
@@ -343,6 +374,10 @@ class Lockstep:
                 found = self.scope[name]
                 if isinstance(found, Range):
                     return Range(found.first[self.active], found.last[self.active])
+                if isinstance(found, ScanStates):
+                    return found.at((self.active,))
+                if isinstance(found, Pointer):
+                    return self._pointed(found)
                 is_variable = isinstance(found, self.torch.Tensor) and found.ndim > 0
                 return found[self.active] if is_variable else found
             case Value(expr):
@@ -355,6 +390,9 @@ class Lockstep:
                 return self._choice(condition, chosen, otherwise)
             case Item():
                 return self._element(term)
+            case Field(of, name):
+                assert name == "value"
+                return self._read(of).values
             case Convert(ctype, of):
                 value = self._read(of)
                 if isinstance(value, self.torch.Tensor):
@@ -404,6 +442,8 @@ class Lockstep:
             meeting = self.meeting[self.block[self.active]]
             return place.array.read(place.index, self.thread[self.active], meeting)
         variable, index = place
+        if isinstance(variable, ScanStates):
+            return variable.at(index)
         return _States(self._bags(term)) if isinstance(variable, _States) else variable[index]
 
     # -- states ---------------------------------------------------------------------------------------------------
@@ -434,6 +474,8 @@ class Lockstep:
                 return of[self.active]
             self._assign(term.of, self._read(term.of) + self._read(term.args[0]))
             return None
+        if isinstance(self.scope.get(_root(term.of).name), ScanStates):
+            return self._of_scan(term)
         (bag,) = self._bags(term.of)
         if term.function in ("result", "partner"):
             return bag.result(self.active, self.floats, partner=term.function == "partner")
@@ -472,16 +514,32 @@ class Lockstep:
         value = self._all_of(self._read(term))
         return value, self.torch.ones_like(value, dtype=self.torch.bool)
 
+    def _of_scan(self, term: Method) -> Any:
+        """A member of a scan's state."""
+        states: ScanStates = self._read(term.of)
+        if term.function == "result":
+            return states.result()
+        require(term.function in ("add", "append"), "a member that a scan's state does not have", term.function)
+        args = [self._read(arg) for arg in term.args]
+        behind = args[0] if term.function == "append" else states.element(args)
+        place = (self.scope[term.of.name], (self.active,)) if isinstance(term.of, Symbol) else self._place(term.of)
+        place[0].put(place[1], states.append(behind))
+        return None
+
     # -- threads that come together -------------------------------------------------------------------------------
 
     def _met(self, groups: torch.Tensor, size: int) -> None:
+        """All threads of the groups of active threads are here, and see what the others have written."""
+        self._complete(groups, size)
+        self.meeting[self.block[self.active].unique()] += 1
+
+    def _complete(self, groups: torch.Tensor, size: int) -> None:
         """All threads of the groups of active threads are here."""
         own = groups[self.active]
         here = self.torch.bincount(own, minlength=int(groups.max()) + 1)
         gone = self.torch.bincount(groups[self.gone], minlength=len(here)) if self.gone.any() else 0
         waited = here[own.unique()]
         require((waited == size).all(), "threads wait for others that do not come", f"{gone}")
-        self.meeting[self.block[self.active].unique()] += 1
 
     def _summed(self, value: Any, groups: torch.Tensor) -> Any:
         """The sum over each group of active threads, for each of them."""
@@ -510,11 +568,21 @@ class Lockstep:
                 self._all(own.body)
             return None
         row = FUNCTIONS[term.function]
-        if row.together is Threads.BLOCK:
+        if row.together is Threads.WARP:
+            self._complete(self.warp, min(WARP, self.program.threads))
+        elif row.together is Threads.BLOCK:
             self._met(self.block, self.program.threads)
         elif row.together is Threads.CLUSTER:
             self._met(self.cluster, self.program.cluster * self.program.threads)
         return getattr(self, "_" + term.function.removeprefix("fg::").strip("_").replace("*", "load"))(term)
+
+
+def _root(term: Term) -> Symbol:
+    """The variable that a term is, or is a part of."""
+    while isinstance(term, (Item, Field)):
+        term = term.of
+    assert isinstance(term, Symbol)
+    return term
 
 
 def name_of(term: Term) -> str:

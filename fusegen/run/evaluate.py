@@ -30,7 +30,7 @@ from fusegen.fuse.products import chain
 from fusegen.fuse.scans import element, neighbour, running
 from fusegen.fuse.steps import Chain, Product, Scan, Scatter
 from fusegen.plan.backward import prune_backward, reading, result_names
-from fusegen.run.programs import run_programs
+from fusegen.run.programs import run_programs, run_scan
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +42,8 @@ Evaluate = Callable[[Op, Tensors, Numbers, Sizes], "list[torch.Tensor]"]
 Draw = Callable[[Any], Any]
 # The same, and in which dtype all floats are computed: float64 for None.
 _Evaluate = Callable[[Op, Tensors, Numbers, Sizes, Any], "list[torch.Tensor]"]
+
+_Scanning = Callable[[Chain, Scan, Tensors, Numbers, Sizes, Any], "dict[str, torch.Tensor]"]
 
 
 def meaning(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes, floats: Any = None) -> list[torch.Tensor]:
@@ -67,7 +69,7 @@ def stages(op: Op, stored: bool = False) -> Iterator[tuple[str, Evaluate]]:
     for number in range(count):
         kinds = {type(kernel).__name__ for found in compiled for kernel in _candidate(found, number)}
         yield f"fused, candidate {number + 1} of {count}: {', '.join(sorted(kinds))}", _runs(_fused(number), stored)
-    yield "kernel programs", _runs(run_programs, stored)
+    yield "kernel programs", _runs(run_programs, stored, _scan_programs)
 
 
 def _lowered(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes, floats: Any) -> list[torch.Tensor]:
@@ -91,8 +93,13 @@ def _fused(number: int) -> _Evaluate:
     return evaluate
 
 
-def _runs(evaluate: _Evaluate, stored: bool) -> Evaluate:
-    """Of an op with matrix products, ``evaluate`` runs the ops between them."""
+def _runs(evaluate: _Evaluate, stored: bool, scan: _Scanning | None = None) -> Evaluate:
+    """Of an op with matrix products, ``evaluate`` runs the ops between them.
+
+    Args:
+        scan: runs its scans; the reference does if not given.
+    """
+    scans = scan or _scan
 
     def run(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes) -> list[torch.Tensor]:
         import torch
@@ -107,7 +114,7 @@ def _runs(evaluate: _Evaluate, stored: bool) -> Evaluate:
         dtypes = {thing.name: getattr(torch, thing.dtype.name) for thing in (*cut.op.outputs, *cut.intermediates)}
         for step in cut.steps:
             if isinstance(step, Scan):
-                made = _scan(cut, step, known, numbers, sizes, floats)
+                made = scans(cut, step, known, numbers, sizes, floats)
             elif isinstance(step, Product):
                 made = {step.result: _multiply(cut, step, known, sizes)}
             else:  # several steps may write blocks of one packed result
@@ -230,6 +237,20 @@ def _scan(
         tensors[running(how)] = scanned(torch, how, values, dim)
     found = computed([output.expr for output in step.outputs])
     things = _things(cut)
+    return {
+        output.name: _as_it_lies(value, step.axes, things[output.name])
+        for output, value in zip(step.outputs, found, strict=True)
+    }
+
+
+def _scan_programs(
+    cut: Chain, step: Scan, known: Tensors, numbers: Numbers, sizes: Sizes, floats: Any
+) -> dict[str, torch.Tensor]:
+    """The same by the scan's kernel programs."""
+    things = _things(cut)
+    dtypes = [things[source.name].dtype for source in step.sources]
+    tensors = [(dtype, *side) for dtype, side in zip(dtypes, _sides(cut, step, known), strict=True)]
+    found = run_scan(step, tensors, numbers, sizes, floats)
     return {
         output.name: _as_it_lies(value, step.axes, things[output.name])
         for output, value in zip(step.outputs, found, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +14,19 @@ from fusegen.core.views import block_shape
 from fusegen.declare.reference import Evaluation, packed
 from fusegen.fuse import schedule
 from fusegen.fuse.finish import FINISHES
+from fusegen.fuse.steps import Scan
 from fusegen.generate.names import Names
 from fusegen.generate.params import Param, parameters
 from fusegen.generate.render import programs
+from fusegen.generate.scans import ScanParam, scan_parameters, scan_program
 from fusegen.kernel_program import evaluate
 from fusegen.kernel_program.check import check_program
 from fusegen.kernel_program.memory import Buffer, StateBuffer
+from fusegen.kernel_program.nodes import KernelProgram
+from fusegen.kernel_program.scan_states import ScanBuffer, ScanStates
 from fusegen.launch.program import static_value
+from fusegen.run.scan_step import scheduled
+from fusegen.run.scan_step import static_value as scan_value
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +51,69 @@ def run_programs(
     import torch
 
     return _Launches(torch, op, tensors, numbers, floats or torch.float64, (), sizes).written()
+
+
+def run_scan(
+    step: Scan, tensors: Sequence[tuple[DType, torch.Tensor, Sequence[str]]], numbers: Mapping[str, Any],
+    sizes: Mapping[str, int], floats: Any = None,
+) -> list[torch.Tensor]:  # fmt: skip
+    """What the kernels of a scan write, each with the scan's axes, of tensors that lie row by row.
+
+    Args:
+        tensors: what it reads: the dtype that memory has it in, its elements and their axes.
+        numbers: the call's.
+        floats: the torch dtype in which floats are computed; float64 if not given.
+
+    Raises:
+        LegalityError, TooManyThreads: as `run_programs` does.
+    """
+    import torch
+
+    floats, device = floats or torch.float64, tensors[0][1].device
+
+    def kind(dtype: DType) -> Any:
+        return floats if dtype.is_float else getattr(torch, dtype.name)
+
+    shape = [sizes[axis] for axis in step.axes]
+    lying = [(dtype, schedule.contiguous(axes, sizes), 0) for dtype, _, axes in tensors]
+    lying += [(output.dtype, schedule.contiguous(step.axes, sizes), 0) for output in step.outputs]
+    memory = [
+        Buffer(name, values.reshape(-1).to(kind(dtype)), dtype.size, schedule.VECTOR_BYTES)
+        for name, (dtype, values, _) in zip((source.name for source in step.sources), tensors, strict=True)
+    ]
+    for output in step.outputs:
+        values = torch.zeros(prod(shape), dtype=kind(output.dtype), device=device)
+        if output.dtype.is_float:
+            values.fill_(float("nan"))
+        written = torch.zeros(prod(shape), dtype=torch.int64, device=device)
+        memory.append(Buffer(output.name, values, output.dtype.size, schedule.VECTOR_BYTES, written))
+    planned = scheduled(step, sizes, lying, follows=False)
+    if planned is not None:
+        scan, launch = planned
+        states = ScanStates.nothing(step.how.combine, (launch.rows * launch.parts,), kind(scan.program.dtype), device)
+        totals = ScanBuffer.of("totals", states)
+
+        def argument(param: ScanParam) -> Any:
+            if param.kind == "number":
+                scalar = step.scalars[param.tensor]
+                return torch.tensor(numbers[scalar.name], dtype=kind(scalar.dtype), device=device)
+            if param.kind == "totals":
+                return totals
+            return memory[param.tensor] if param.kind == "pointer" else scan_value(param, launch)
+
+        for stage in scan.stages:
+            program = scan_program(scan, stage)
+            _few_threads(launch.grid, program)
+            check_program(program, f"scan {step.how.text}")
+            arguments = {param.name: argument(param) for param in scan_parameters(scan, stage)}
+            evaluate.run(program, launch.grid, arguments, {}, floats)
+    return [buffer.values.reshape(shape) for buffer in memory[len(tensors) :]]
+
+
+def _few_threads(grid: Sequence[int], program: KernelProgram) -> None:
+    """Raise if a launch has too many threads to be run one by one."""
+    if prod(grid) * program.threads > MOST_THREADS:
+        raise TooManyThreads(f"{prod(grid)} blocks of {program.threads} threads, too many to run one by one")
 
 
 class TooManyThreads(Exception):
@@ -107,8 +176,7 @@ class _Launches(Evaluation):
         names = Names(kernel)
         grids = [launch.grid, (-(-m // FINISHES[plan.finish][0]), 1, 1)]
         for stage, grid, (_, program) in zip(("main", "finish"), grids, programs(kernel, plan, names), strict=False):
-            if prod(grid) * program.threads > MOST_THREADS:
-                raise TooManyThreads(f"{prod(grid)} blocks of {program.threads} threads, too many to run one by one")
+            _few_threads(grid, program)
             check_program(program, kernel.name)
 
             def argument(param: Param) -> Any:

@@ -29,10 +29,10 @@ class PlannedScan:
     kernels: tuple[Rendered, ...]
 
 
-def plan_scan(
+def scheduled(
     step: Scan, sizes: Mapping[str, int], tensors: Sequence[tuple[DType, Mapping[str, int], int]], follows: bool
-) -> PlannedScan | None:
-    """The kernels of a scan; None where there are no elements.
+) -> tuple[ScanSchedule, ScanLaunch] | None:
+    """How the kernels of a scan walk memory; None where there are no elements.
 
     Args:
         tensors: of what is read, then of what is written: dtype, strides by axis, address modulo 16.
@@ -47,7 +47,17 @@ def plan_scan(
         step.axis, step.how, step.dtype.compute, step.values, [how for _, how in step.results],
         [output.expr for output in step.outputs], [scalar.ref for scalar in step.scalars],
     )  # fmt: skip
-    schedule, launch = schedule_scan(program, step.axis, own, reads, writes, follows)
+    return schedule_scan(program, step.axis, own, reads, writes, follows)
+
+
+def plan_scan(
+    step: Scan, sizes: Mapping[str, int], tensors: Sequence[tuple[DType, Mapping[str, int], int]], follows: bool
+) -> PlannedScan | None:
+    """The kernels of a scan; None where there are no elements. Arguments are those of `scheduled`."""
+    found = scheduled(step, sizes, tensors, follows)
+    if found is None:
+        return None
+    schedule, launch = found
     return PlannedScan(schedule, launch, tuple(_rendered(schedule, stage) for stage in schedule.stages))
 
 
@@ -94,7 +104,8 @@ def _program(planned: PlannedScan, slots: tuple[str, ...], device: str) -> Progr
         formats = "".join(SCALAR_FORMATS[param.ctype] if param.kind == "number" else "Q" for param in dynamic)
         made = KernelLaunch(
             loaded, launch.grid, (schedule.threads, 1, 1), tuple(map(slot, dynamic)), "<" + formats,
-            tuple(_number(param, launch) for param in static), tuple(places[param] for param in params),
+            tuple(in_memory(param.ctype, static_value(param, launch)) for param in static),
+            tuple(places[param] for param in params),
         )  # fmt: skip
         steps.append(made)
     size = launch.rows * launch.parts * schedule.state_bytes
@@ -107,11 +118,10 @@ def _rendered(schedule: ScanSchedule, stage: str) -> Rendered:
     return Rendered.from_fields(remember("scan", parts, lambda: asdict(render_scan(schedule, stage))))
 
 
-def _number(param: ScanParam, launch: ScanLaunch) -> bytes:
-    """A number of the launch as it lies in memory."""
-    value = {
+def static_value(param: ScanParam, launch: ScanLaunch) -> int:
+    """The value of a parameter that is known before the call: of a divisor, what it divides by."""
+    return {
         "n": lambda: launch.n, "rows": lambda: launch.rows, "parts": lambda: launch.parts,
         "divisor": lambda: launch.sizes[param.dim],
         "chunk": lambda: launch.chunk, "stride": lambda: launch.strides[param.tensor][param.dim],
     }[param.kind]()  # fmt: skip
-    return in_memory(param.ctype, value)

@@ -14,30 +14,30 @@ void scan_sum_reverse_f32(const float* __restrict__ x0_ptr, float* __restrict__ 
   // Locate: a block for each row.
   const int row = blockIdx.x;
   const int lane = threadIdx.x;
-  const int begin = 0, end = n;
   const int j0 = row;
   const float* x0 = x0_ptr + j0 * x0_stride0;
   float* result = result_ptr + j0 * result_stride0;
 
   fg::ScanSum<float> carry;
   int place = 0;
-  for (int tile = begin; tile < end; tile += 4096) {
+  for (int tile = 0; tile < n; tile += 4096) {
     // Read: neighbouring threads take neighbouring vectors, several of them at once.
     fg::Vec<float, 4> x0_read[4];
 #pragma unroll
     for (int u = 0; u < 4; ++u) {
       const int at = tile + 4 * (u * 256 + lane);
-      if (at >= end) continue;
+      if (at >= n) continue;
       const int i = n - 4 - at;
       x0_read[u] = fg::load_vector<4>(x0 + i);
     }
 
     // Combine: a vector, then those of all threads in the order of the row.
-    fg::ScanSum<float> own[4], before[4];
+    fg::ScanSum<float> own[4];
+    fg::ScanSum<float> before[4];
 #pragma unroll
     for (int u = 0; u < 4; ++u) {
       const int at = tile + 4 * (u * 256 + lane);
-      if (at >= end) continue;
+      if (at >= n) continue;
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         const int k = 3 - step;
@@ -50,7 +50,7 @@ void scan_sum_reverse_f32(const float* __restrict__ x0_ptr, float* __restrict__ 
 #pragma unroll
     for (int u = 0; u < 4; ++u) {
       const int at = tile + 4 * (u * 256 + lane);
-      if (at >= end) continue;
+      if (at >= n) continue;
       const int i = n - 4 - at;
       fg::Vec<float, 4> result_found;
 #pragma unroll

@@ -21,7 +21,6 @@ void scan_affine_reverse_exclusive_f32(const float* __restrict__ x0_ptr, const f
   // Locate: a block for each row.
   const int row = blockIdx.x;
   const int lane = threadIdx.x;
-  const int begin = 0, end = n;
   const int j0 = row;
   const float* x0 = x0_ptr + j0 * x0_stride0;
   const float* x1 = x1_ptr + j0 * x1_stride0;
@@ -30,7 +29,7 @@ void scan_affine_reverse_exclusive_f32(const float* __restrict__ x0_ptr, const f
 
   fg::ScanAffine<float> carry;
   int place = 0;
-  for (int tile = begin; tile < end; tile += 1024) {
+  for (int tile = 0; tile < n; tile += 1024) {
     // Read: neighbouring threads take neighbouring vectors.
     fg::Vec<float, 4> x0_read[1];
     fg::Vec<float, 4> x1_read[1];
@@ -38,8 +37,8 @@ void scan_affine_reverse_exclusive_f32(const float* __restrict__ x0_ptr, const f
     float x0_before_edge[1];
 #pragma unroll
     for (int u = 0; u < 1; ++u) {
-      const int at = tile + 4 * (u * 256 + lane);
-      if (at >= end) continue;
+      const int at = tile + 4 * lane;
+      if (at >= n) continue;
       const int i = n - 4 - at;
       x0_read[u] = fg::load_vector<4>(x0 + i);
       x1_read[u] = fg::load_vector<4>(x1 + i);
@@ -48,13 +47,14 @@ void scan_affine_reverse_exclusive_f32(const float* __restrict__ x0_ptr, const f
     }
 
     // Combine: a vector, then those of all threads in the order of the row.
-    fg::ScanAffine<float> own[1], before[1];
+    fg::ScanAffine<float> own[1];
+    fg::ScanAffine<float> before[1];
     float a[1][4];
     float b[1][4];
 #pragma unroll
     for (int u = 0; u < 1; ++u) {
-      const int at = tile + 4 * (u * 256 + lane);
-      if (at >= end) continue;
+      const int at = tile + 4 * lane;
+      if (at >= n) continue;
       const int i = n - 4 - at;
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
@@ -75,8 +75,8 @@ void scan_affine_reverse_exclusive_f32(const float* __restrict__ x0_ptr, const f
     // Write: each element on top of what stands before its vector.
 #pragma unroll
     for (int u = 0; u < 1; ++u) {
-      const int at = tile + 4 * (u * 256 + lane);
-      if (at >= end) continue;
+      const int at = tile + 4 * lane;
+      if (at >= n) continue;
       const int i = n - 4 - at;
       fg::Vec<float, 4> result_found;
 #pragma unroll

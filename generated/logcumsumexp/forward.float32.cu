@@ -14,33 +14,31 @@ void scan_logaddexp_f32(const float* __restrict__ x0_ptr, float* __restrict__ re
   // Locate: a block for each row.
   const int row = blockIdx.x;
   const int lane = threadIdx.x;
-  const int begin = 0, end = n;
   const int j0 = row;
   const float* x0 = x0_ptr + j0 * x0_stride0;
   float* result = result_ptr + j0 * result_stride0;
 
   fg::ScanLogAddExp<float> carry;
   int place = 0;
-  for (int tile = begin; tile < end; tile += 4096) {
+  for (int tile = 0; tile < n; tile += 4096) {
     // Read: neighbouring threads take neighbouring vectors, several of them at once.
     fg::Vec<float, 8> x0_read[2];
 #pragma unroll
     for (int u = 0; u < 2; ++u) {
-      const int at = tile + 8 * (u * 256 + lane);
-      if (at >= end) continue;
-      const int i = at;
+      const int i = tile + 8 * (u * 256 + lane);
+      if (i >= n) continue;
       x0_read[u] = fg::load_vector<8>(x0 + i);
     }
 
     // Combine: a vector, then those of all threads in the order of the row.
-    fg::ScanLogAddExp<float> own[2], before[2];
+    fg::ScanLogAddExp<float> own[2];
+    fg::ScanLogAddExp<float> before[2];
 #pragma unroll
     for (int u = 0; u < 2; ++u) {
-      const int at = tile + 8 * (u * 256 + lane);
-      if (at >= end) continue;
+      const int i = tile + 8 * (u * 256 + lane);
+      if (i >= n) continue;
 #pragma unroll
-      for (int step = 0; step < 8; ++step) {
-        const int k = step;
+      for (int k = 0; k < 8; ++k) {
         own[u].add(x0_read[u][k]);
       }
     }
@@ -49,13 +47,11 @@ void scan_logaddexp_f32(const float* __restrict__ x0_ptr, float* __restrict__ re
     // Write: each element on top of what stands before its vector.
 #pragma unroll
     for (int u = 0; u < 2; ++u) {
-      const int at = tile + 8 * (u * 256 + lane);
-      if (at >= end) continue;
-      const int i = at;
+      const int i = tile + 8 * (u * 256 + lane);
+      if (i >= n) continue;
       fg::Vec<float, 8> result_found;
 #pragma unroll
-      for (int step = 0; step < 8; ++step) {
-        const int k = step;
+      for (int k = 0; k < 8; ++k) {
         before[u].add(x0_read[u][k]);
         result_found[k] = before[u].result();
       }

@@ -1,4 +1,4 @@
-"""Every barrier in headers, templates and kernel programs is needed, and the emulator says so where it is missing.
+"""Every barrier in headers and kernel programs is needed, and the emulator says so where it is missing.
 
 The sites are read from the files and programs. One after the other is left out, and kernels that have it must end in a
 report.
@@ -6,7 +6,6 @@ report.
 
 from __future__ import annotations
 
-import pkgutil
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count
 from pathlib import Path
-from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -27,8 +25,9 @@ from fusegen import generate, pipeline
 from fusegen.core.errors import CompileError
 from fusegen.fuse import rows_schedule, strided_rows
 from fusegen.fuse.rows_schedule import Chip
-from fusegen.generate import render, templates
-from fusegen.generate.builder import Builder, macros
+from fusegen.fuse.scan_schedule import ScanSchedule
+from fusegen.generate import render, scans
+from fusegen.generate.builder import Builder
 from fusegen.generate.rendered import Rendered, template_text
 from fusegen.kernel_program.nodes import (
     Do,
@@ -57,6 +56,7 @@ WAITS = re.compile(
 )
 # The functions of kernel programs that do nothing else.
 WAITING = {"__syncthreads", "fg::await_loads", "fg::wait_for_previous_kernel", "ready"}
+SCANS = "scans"  # whose programs no Builder makes
 FUNCTION = re.compile(r"^\s*(?:template <[^;]*?> *)?(?:static )?FG_DEVICE [^;=]*?(\w+)\(", re.MULTILINE)
 FOLDER = ROOT / "templates"
 TEMPLATES = sorted(path.name for path in FOLDER.glob("*.j2"))
@@ -209,7 +209,7 @@ def test_each_wait_of_a_header_is_needed(site: HeaderSite) -> None:
     assert bool(found) == (str(site) not in UNNEEDED)
 
 
-# ---- templates and kernel programs -------------------------------------------------------------------------------
+# ---- kernel programs ---------------------------------------------------------------------------------------------
 
 
 class Noting(CpuTarget):
@@ -242,19 +242,12 @@ def on(target: CpuTarget, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             patch.setattr(module, "target_of", lambda device: target)
         for module in (pipeline, scan_step):
             patch.setattr(module, "remember", remember)
-        forget_templates()
         yield
-    forget_templates()
-
-
-def forget_templates() -> None:
-    templates.environment.cache_clear()
-    macros.cache_clear()
 
 
 @dataclass(frozen=True)
 class ProgramSite:
-    """The n-th wait of a name in the programs of a builder."""
+    """The n-th wait of a name in the programs of a builder, or in those of scans."""
 
     builder: str
     function: str
@@ -273,9 +266,19 @@ class ProgramSite:
                 return program
             return replace(program, body=without_one(program.body, self.function, self.number, count()))
 
+        scan_program = scans.scan_program
+
+        def scan_without(schedule: ScanSchedule, stage: str) -> KernelProgram:
+            program = scan_program(schedule, stage)
+            return replace(program, body=without_one(program.body, self.function, self.number, count()))
+
         with monkeypatch.context() as patch:
-            patch.setattr(Builder, "made", without)
-            patch.setattr(render, "check_program", lambda program, what: None)  # which would refuse some of these
+            if self.builder == SCANS:
+                patch.setattr(scans, "scan_program", scan_without)
+            else:
+                patch.setattr(Builder, "made", without)
+            for module in (render, scans):
+                patch.setattr(module, "check_program", lambda program, what: None)  # which would refuse some of these
             yield
 
 
@@ -309,110 +312,24 @@ def all_statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
 
 def program_sites(monkeypatch: pytest.MonkeyPatch) -> list[ProgramSite]:
     """Those of all cases."""
-    made, found = Builder.made, dict[ProgramSite, None]()
+    made, scan_program, found = Builder.made, scans.scan_program, dict[ProgramSite, None]()
 
-    def noted(builder: Builder, *given: Any, **named: Any) -> KernelProgram:
-        program, numbers = made(builder, *given, **named), Counter[str]()
+    def note(builder: str, program: KernelProgram) -> KernelProgram:
+        numbers = Counter[str]()
         for name in filter(None, map(wait_of, all_statements(program.body))):
-            found[ProgramSite(type(builder).__name__, name, numbers[name])] = None
+            found[ProgramSite(builder, name, numbers[name])] = None
             numbers[name] += 1
         return program
 
+    def noted(builder: Builder, *given: Any, **named: Any) -> KernelProgram:
+        return note(type(builder).__name__, made(builder, *given, **named))
+
     with monkeypatch.context() as patch:
         patch.setattr(Builder, "made", noted)
+        patch.setattr(scans, "scan_program", lambda schedule, stage: note(SCANS, scan_program(schedule, stage)))
         for case in CASES:
             _complete[case] = texts(case, patch)
     return list(found)
-
-
-@dataclass(frozen=True)
-class TemplateSite:
-    """A wait in a line of a template."""
-
-    template: str
-    row: int
-
-    def __str__(self) -> str:
-        return f"{self.template}:{self.row}"
-
-    @contextmanager
-    def left_out(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        def text(name: str) -> str:
-            lines = template_text(name).splitlines(keepends=True)
-            if name == self.template:
-                lines[self.row - 1] = WAITS.sub("", lines[self.row - 1])
-            return "".join(lines)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(templates, "template_text", text)
-            yield
-
-
-@dataclass(frozen=True)
-class GeneratorSite:
-    """A wait in a text that a function of the generator makes."""
-
-    function: FunctionType
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.function.__module__}.{self.function.__qualname__}"
-
-    @contextmanager
-    def left_out(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        with monkeypatch.context() as patch:
-            patch.setattr(self.function, "__code__", changed(self.function.__code__, self.text))
-            yield
-
-
-def changed(code: CodeType, text: str) -> CodeType:
-    """The code with a constant that is without its wait."""
-
-    def one(constant: Any) -> Any:
-        if isinstance(constant, CodeType):
-            return changed(constant, text)
-        if isinstance(constant, tuple):
-            return tuple(map(one, constant))
-        return WAITS.sub("", constant) if constant == text else constant
-
-    return code.replace(co_consts=tuple(map(one, code.co_consts)))
-
-
-def constants(code: Any) -> Iterator[str]:
-    for constant in code.co_consts if isinstance(code, CodeType) else code:
-        if isinstance(constant, (CodeType, tuple)):
-            yield from constants(constant)
-        elif isinstance(constant, str):
-            yield constant
-
-
-def template_sites() -> list[TemplateSite]:
-    return [
-        TemplateSite(name, row)
-        for name in TEMPLATES
-        for row, line in enumerate(template_text(name).splitlines(), 1)
-        if WAITS.search(line)
-    ]
-
-
-def functions(module: Any) -> Iterator[FunctionType]:
-    for value in vars(module).values():
-        for thing in vars(value).values() if isinstance(value, type) else [value]:
-            if isinstance(thing, FunctionType) and thing.__module__ == module.__name__:
-                yield thing
-
-
-def generator_sites() -> list[GeneratorSite]:
-    modules = [
-        pkgutil.resolve_name(f"{generate.__name__}.{info.name}") for info in pkgutil.iter_modules(generate.__path__)
-    ]
-    return [
-        GeneratorSite(function, text)
-        for module in modules
-        for function in functions(module)
-        for text in dict.fromkeys(constants(function.__code__))
-        if WAITS.search(text)
-    ]
 
 
 class Forgetful(fg.FusedOp):
@@ -502,9 +419,11 @@ def test_cases_have_no_races(case: str, monkeypatch: pytest.MonkeyPatch) -> None
     run_case(case, monkeypatch)
 
 
-def test_all_waits_of_the_generator_are_known() -> None:
-    sources = [path.read_text(encoding="utf-8") for path in Path(generate.__path__[0]).glob("*.py")]
-    assert len(generator_sites()) == sum(len(WAITS.findall(source)) for source in sources)
+def test_programs_alone_have_waits() -> None:
+    """Neither a template nor a text in a module of the generator."""
+    sources = [template_text(name) for name in TEMPLATES]
+    sources += [path.read_text(encoding="utf-8") for path in Path(generate.__path__[0]).glob("*.py")]
+    assert not any(map(WAITS.search, sources))
 
 
 def test_all_waits_of_programs_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -515,7 +434,7 @@ def test_all_waits_of_programs_are_known(monkeypatch: pytest.MonkeyPatch) -> Non
     assert made == WAITING
 
 
-def check_needed(site: TemplateSite | GeneratorSite | ProgramSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_needed(site: ProgramSite, monkeypatch: pytest.MonkeyPatch) -> None:
     reports: dict[str, str] = {}
     for case in CASES:
         complete = _complete.get(case) or texts(case, monkeypatch)
@@ -525,11 +444,6 @@ def check_needed(site: TemplateSite | GeneratorSite | ProgramSite, monkeypatch: 
                 reports[case] = report(lambda case=case: run_case(case, monkeypatch))  # type: ignore[misc]
     assert reports, f"{site}: no case has it: add one"
     assert all(reports.values()), (str(site), {case for case, text in reports.items() if not text})
-
-
-@pytest.mark.parametrize("site", [*template_sites(), *generator_sites()], ids=str)
-def test_each_wait_of_a_template_is_needed(site: TemplateSite | GeneratorSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_needed(site, monkeypatch)
 
 
 def test_each_wait_of_a_program_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
