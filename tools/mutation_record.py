@@ -65,7 +65,7 @@ class Recorder:
             return found
 
         def render_scan(*given: Any) -> Any:
-            self.templates.add("scan")
+            self.templates.add("kernel_program")
             return scan(*given)
 
         def load(target: Any, rendered: Any, *others: Any) -> Any:

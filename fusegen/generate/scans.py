@@ -307,9 +307,14 @@ class _Builder:
     # -- what is computed of an element -------------------------------------------------------------------------------
 
     @property
+    def _is_shared(self) -> bool:
+        """Whether several threads have elements of a row."""
+        return self.schedule.lanes > 1
+
+    @property
     def _is_made(self) -> bool:
         """Whether values are kept where elements are combined twice, for a vector's total and for its results."""
-        return not self.schedule.columns and not all(isinstance(value, Ref) for value in self.values)
+        return self._is_shared and not all(isinstance(value, Ref) for value in self.values)
 
     def _added_to(self, state: Term, values: Sequence[Expr], outputs: Sequence[Expr], place: Term) -> list[Statement]:
         """What is done with one element, where ``state`` has what stands before it.
@@ -393,7 +398,7 @@ class _Rows(_Builder):
     def _located(self) -> list[Statement]:
         schedule, index, block = self.schedule, self.index, Convert(self.schedule.index, BLOCK)
         found = list[Statement]()
-        if not schedule.even:
+        if self._is_shared and not schedule.even:
             padded = (Symbol("n") + (self.vector - 1)) // self.vector * self.vector
             found.append(Declare(index, "padded", padded, constant=True))
         part: Term = BLOCK % Symbol("parts")
@@ -419,14 +424,18 @@ class _Rows(_Builder):
 
     def _scanned(self) -> list[Statement]:
         schedule, tile = self.schedule, Symbol("tile")
-        found: list[Statement] = [self._declare_state("carry")]
+        found: list[Statement] = [self._declare_state("carry")] if self._is_shared else []
         if self._warps > 1:
             found.append(Declare(Plain("int"), "place", Number(0)))
         if schedule.split and self.stage == "scan":
             found += self._before_the_part()
-        body = [*self._reading(), BLANK, *self._combining()]
+        body = self._reading()
+        if self._is_shared:
+            body += [BLANK, *self._combining()]
         if self.stage == "scan":
             body += [BLANK, *self._writing()]
+        if not self._is_shared:
+            return body
         end = self._end(self.length)
         found.append(For("tile", self.index, self._begin(), tile < end, Number(schedule.tile), tuple(body)))
         if self.stage == "totals":
@@ -471,21 +480,21 @@ class _Rows(_Builder):
             has_place: whether something is done with that.
             writes: of those threads alone whose row there is.
         """
-        schedule, u = self.schedule, Symbol("u")
-        thread: Term | None = Symbol("lane") if schedule.lanes > 1 else None
-        if schedule.turns > 1:
-            thread = u * schedule.lanes if thread is None else u * schedule.lanes + thread
-        at: Term = Symbol("tile")
-        if thread is not None:
-            at = at + (self.vector * thread if self.vector > 1 else Together(thread) if schedule.turns > 1 else thread)
+        schedule, u, lane = self.schedule, Symbol("u"), Symbol("lane")
+        if not self._is_shared:
+            behind = If(Symbol("row") >= Symbol("rows"), (CONTINUE,), brief=True)
+            first = Declare(self.index, "i", Number(0), constant=True)
+            return count("u", 1, [*([behind] if writes else []), first, *body])
+        thread = u * schedule.lanes + lane if schedule.turns > 1 else lane
+        at = Symbol("tile") + (self.vector * thread if self.vector > 1 else _as_one(thread))
         name = "at" if self.how.reverse else "i"
-        behind = Symbol(name) >= self._end(self.length)
+        is_behind = Symbol(name) >= self._end(self.length)
         if writes and schedule.lanes < schedule.threads:
-            behind = either(behind, Symbol("row") >= Symbol("rows"))
-        found: list[Statement] = [Declare(self.index, name, at, constant=True), If(behind, (CONTINUE,), brief=True)]
+            is_behind = either(is_behind, Symbol("row") >= Symbol("rows"))
+        found: list[Statement] = [Declare(self.index, name, at, constant=True), If(is_behind, (CONTINUE,), brief=True)]
         if self.how.reverse and has_place:
-            first = self.length - self.vector - Symbol("at")
-            found.append(Declare(self.index, "i", first, constant=True))
+            place = self.length - self.vector - Symbol("at")
+            found.append(Declare(self.index, "i", place, constant=True))
         return count("u", schedule.turns, [*found, *body])
 
     def _each_element(self, body: Sequence[Statement]) -> Statement:
@@ -550,10 +559,11 @@ class _Rows(_Builder):
             self._each_element(self._added_to(before, values, outputs, self._place)),
             *map(self._store, self.written),
         ]
-        return [
-            Comment("Write: each element on top of what stands before its vector."),
-            self._each_turn(body, writes=True),
-        ]
+        if not self._is_shared:
+            what = "Combine and write: a vector is a whole row, so nothing stands before it."
+            return [Comment(what), self._declare_state("before", 1), self._each_turn(body, writes=True)]
+        what = "Write: each element on top of what stands before its vector."
+        return [Comment(what), self._each_turn(body, writes=True)]
 
     def _positions(self, exprs: Sequence[Expr], place: Term) -> list[Statement]:
         """The position of an element and those next to it, where something is made of these."""

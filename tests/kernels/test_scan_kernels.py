@@ -102,27 +102,31 @@ def program_of(how: How, dtype: DType) -> ScanProgram:
     return ScanProgram.of("", how, dtype, values, [how], [Ref(running(how), how.dtype(dtype))])
 
 
+def step_of(program: ScanProgram, axis: int, values: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]) -> Scan:
+    """A program of a kernel as a step that reads v0, v1 and so on, and writes y0, y1 and so on."""
+    axes = tuple(AXES[: outs[0].ndim])
+    sources = tuple(Source(f"v{i}", ()) for i in range(len(values)))
+    here: dict[Expr, Expr] = {Ref(HERE, int64): Index(axes[axis])}
+    outputs = tuple(
+        Output(f"y{i}", substitute(expr, here), dtype_of(out), axes)
+        for i, (expr, out) in enumerate(zip(program.outputs, outs, strict=True))
+    )
+    return Scan(
+        "y0", sources[0], sources[-1], axes, (), axis=axes[axis], how=program.how, dtype=program.dtype,
+        sources=sources, values=program.values, results=tuple((running(how), how) for how in program.results),
+        outputs=outputs,
+    )  # fmt: skip
+
+
 def run_program(
     program: ScanProgram, axis: int, values: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]
 ) -> LaunchedStep:
     """A program of a kernel on these tensors."""
-    axes = tuple(AXES[: outs[0].ndim])
-    names = [*(f"v{i}" for i in range(len(values))), *(f"y{i}" for i in range(len(outs)))]
-    tensors = dict(zip(names, [*values, *outs], strict=True))
+    step = step_of(program, axis, values, outs)
+    tensors = dict(zip([*(source.name for source in step.sources), *step.writes], [*values, *outs], strict=True))
     known = {name: Torch().info(name, tensor) for name, tensor in tensors.items()}
-    layouts = {n: TensorLayout(n, dict(zip(axes, t.stride(), strict=True))) for n, t in tensors.items()}
-    sources = tuple(Source(name, ()) for name in names[: len(values)])
-    here: dict[Expr, Expr] = {Ref(HERE, int64): Index(axes[axis])}
-    outputs = tuple(
-        Output(name, substitute(expr, here), dtype_of(out), axes)
-        for name, expr, out in zip(names[len(values) :], program.outputs, outs, strict=True)
-    )
-    step = Scan(
-        names[len(values)], sources[0], sources[-1], axes, (), axis=axes[axis], how=program.how, dtype=program.dtype,
-        sources=sources, values=program.values, results=tuple((running(how), how) for how in program.results),
-        outputs=outputs,
-    )  # fmt: skip
-    planned = steps.scan_step(step, dict(zip(axes, outs[0].shape, strict=True)), known, layouts, follows=False)
+    layouts = {n: TensorLayout(n, dict(zip(step.axes, t.stride(), strict=True))) for n, t in tensors.items()}
+    planned = steps.scan_step(step, dict(zip(step.axes, outs[0].shape, strict=True)), known, layouts, follows=False)
     planned.run(tensors, {}, Torch())
     return planned
 
