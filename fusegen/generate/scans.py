@@ -401,7 +401,6 @@ class _Rows(_Builder):
         if self._is_shared and not schedule.even:
             padded = (Symbol("n") + (self.vector - 1)) // self.vector * self.vector
             found.append(Declare(index, "padded", padded, constant=True))
-        part: Term = BLOCK % Symbol("parts")
         if schedule.lanes < schedule.threads:
             lanes = schedule.lanes
             of_thread = THREAD // lanes if lanes > 1 else THREAD
@@ -413,14 +412,17 @@ class _Rows(_Builder):
                 found.append(Declare(Plain("int"), "lane", THREAD % lanes, constant=True))
             row: Term = invoke("fg::at_most", Symbol("row"), Symbol("rows") - 1)
         else:
-            of_block = BLOCK // Symbol("parts") if schedule.split else BLOCK
+            whose = "row"
+            of_block: Term = BLOCK
+            if schedule.split:
+                whose, of_block = "row's parts", BLOCK // Symbol("parts")
             found += [
-                Comment(f"Locate: a block for each row{chr(39) + 's parts' if schedule.split else ''}."),
+                Comment(f"Locate: a block for each {whose}."),
                 Declare(index, "row", of_block, constant=True),
                 Declare(Plain("int"), "lane", THREAD, constant=True),
             ]
             row = Symbol("row")
-        return [*found, *self._part(part, self.length), *self._pointers(row)]
+        return [*found, *self._part(BLOCK % Symbol("parts"), self.length), *self._pointers(row)]
 
     def _scanned(self) -> list[Statement]:
         schedule, tile = self.schedule, Symbol("tile")

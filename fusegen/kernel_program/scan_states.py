@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fusegen.core.dtypes import BY_NAME
 from fusegen.core.scans import AFFINE, LAST, LOGADDEXP, PLACES, RECURRENCES, SEGMENTS, neutral
 from fusegen.kernel_program.memory import require
 
@@ -37,7 +38,7 @@ class ScanStates:
         """Those that have no element yet."""
         import torch
 
-        start = neutral(PLACES.get(combine, combine), _dtype_of(dtype))
+        start = neutral(PLACES.get(combine, combine), BY_NAME[str(dtype).removeprefix("torch.")])
         values = torch.full(shape, start, dtype=dtype, device=device)
         if combine in PLACES:
             return cls(combine, values, torch.full(shape, -1, device=device))
@@ -103,12 +104,6 @@ _FOLDS = {
     "min": lambda t, x, y: t.minimum(x, y),
     LOGADDEXP: lambda t, x, y: t.logaddexp(x, y),
 }
-
-
-def _dtype_of(dtype: Any) -> Any:
-    from fusegen.core.dtypes import BY_NAME
-
-    return BY_NAME[str(dtype).removeprefix("torch.")]
 
 
 @dataclass
