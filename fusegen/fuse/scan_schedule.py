@@ -1,4 +1,4 @@
-"""How a scan's kernels walk memory (their programs: generate/scans).
+"""How a scan's kernels walk memory (their programs: generate/scan_programs).
 
 Where elements of a row are neighbours, the threads of a block, or a few lanes, share a row: each takes vectors of it,
 and what they hold is put together in the order of the row. Where rows lie side by side, a thread walks along several of

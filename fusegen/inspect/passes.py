@@ -31,7 +31,7 @@ from fusegen.fuse.schedule import Buffer, Launch, Placement
 from fusegen.fuse.step_text import product_text
 from fusegen.fuse.steps import Chain, Product, Scan, Scatter
 from fusegen.generate.rendered import Rendered, apart, one_file
-from fusegen.generate.scans import scan_program
+from fusegen.generate.scan_programs import scan_program
 from fusegen.generate.wording import explain, in_memory, starts_early
 from fusegen.kernel_program.nodes import KernelProgram
 from fusegen.matmul.padding import padded_strides

@@ -18,7 +18,8 @@ from fusegen.fuse.steps import Scan
 from fusegen.generate.names import Names
 from fusegen.generate.params import Param, parameters
 from fusegen.generate.render import programs
-from fusegen.generate.scans import ScanParam, scan_parameters, scan_program
+from fusegen.generate.scan_params import ScanParam, scan_parameters
+from fusegen.generate.scan_programs import scan_program
 from fusegen.kernel_program import evaluate
 from fusegen.kernel_program.check import check_program
 from fusegen.kernel_program.memory import Buffer, StateBuffer

@@ -10,7 +10,8 @@ from fusegen.fuse.scan_schedule import Lying, ScanLaunch, ScanProgram, ScanSched
 from fusegen.fuse.scans import element
 from fusegen.fuse.steps import Scan
 from fusegen.generate.rendered import Rendered
-from fusegen.generate.scans import ScanParam, render_scan, scan_parameters
+from fusegen.generate.scan_params import ScanParam, scan_parameters
+from fusegen.generate.scans import render_scan
 from fusegen.launch.memo import remember
 from fusegen.launch.program import SCALAR_FORMATS, KernelLaunch, Program, Workspace, in_memory
 from fusegen.matmul.views import TensorLayout

@@ -18,7 +18,7 @@ from fusegen.declare.scan_reference import scanned
 from fusegen.declare.table import apply
 from fusegen.fuse.scan_schedule import ScanProgram, ScanSchedule
 from fusegen.fuse.scans import element, neighbour, running
-from fusegen.generate import scans
+from fusegen.generate import scan_programs
 from fusegen.kernel_program import evaluate as evaluator
 from fusegen.kernel_program.check import check_program
 from fusegen.kernel_program.memory import Buffer
@@ -221,7 +221,7 @@ OPS = {
 
 @pytest.mark.parametrize("name", OPS)
 def test_the_stage_of_programs_runs_scans_and_their_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, shown = scans.scan_program, list[str]()
+    made, shown = scan_programs.scan_program, list[str]()
 
     def noted(schedule: ScanSchedule, stage: str) -> KernelProgram:
         shown.append(stage)
@@ -328,7 +328,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_no_statement_is_idle(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    case, made, kept = CASES[name], scans.scan_program, list[str]()
+    case, made, kept = CASES[name], scan_programs.scan_program, list[str]()
     own = dict[str, KernelProgram]()
 
     def noted(schedule: ScanSchedule, stage: str) -> KernelProgram:
