@@ -141,7 +141,12 @@ class _Where(sp.Function):  # type: ignore[misc]
 
     def _eval_derivative(self, symbol: Any) -> Any:
         condition, a, b = self.args
-        return _Where(condition, _derivative(a, symbol), _derivative(b, symbol))
+        return _Slope(condition, _derivative(a, symbol), _derivative(b, symbol))
+
+
+class _Slope(_Where):
+    """A select's derivative. To sympy it is never the value of one: ``where(c, 0, exp(x))`` is its own derivative, and
+    their quotient is 1 where c does not hold only."""
 
 
 class _Kept(sp.Function):  # type: ignore[misc]

@@ -67,3 +67,19 @@ def test_a_row_of_which_nothing_is_taken() -> None:
     first = torch.autograd.grad(op(x, t, torch.tensor([False] * 3))[0], (x, t), create_graph=True)
     second = torch.autograd.grad(sum((g * g).sum() for g in first), (x, t))  # type: ignore[arg-type]
     torch.testing.assert_close([*first, *second], [torch.zeros(3), torch.tensor(0.0)] * 2)
+
+
+@pytest.mark.parametrize("outer", ["log", "rsqrt", "reciprocal"])
+def test_an_exponential_that_is_not_taken_has_no_slope(outer: str) -> None:
+    """The select by the mask is its own derivative there, and their quotient would be 1 everywhere."""
+
+    def masked(x: Any, mask: Any) -> Any:
+        return getattr(torch, outer)(x.exp().masked_fill(mask, 0))
+
+    mask = torch.tensor([True, False])
+    found, expected = (
+        torch.autograd.grad(function(x, mask), x, torch.tensor([0.5, 2.0], dtype=torch.float64))
+        for function in (fg.op(masked), masked)
+        for x in [torch.tensor([0.3, -0.7], dtype=torch.float64, requires_grad=True)]
+    )
+    torch.testing.assert_close(found, expected)
