@@ -9,6 +9,7 @@ Source: https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promoti
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -59,6 +60,14 @@ class DType:
     def is_signed(self) -> bool:
         """torch's name of what holds negative numbers."""
         return self.name not in ("bool", "uint8")
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The lowest and the highest value; of floats the infinities."""
+        if self.is_float:
+            return -math.inf, math.inf
+        bits = 1 if self.category is Category.BOOL else 8 * self.size - self.is_signed
+        return -(1 << bits) if self.is_signed else 0, (1 << bits) - 1
 
     def holds(self, number: float) -> bool:
         """Whether torch takes this number for an integer dtype's: negative ones of unsigned bytes count from 256."""

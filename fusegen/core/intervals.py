@@ -18,9 +18,8 @@ EVERYTHING: Interval = (-(2**63), 2**63 - 1)
 
 # What is known of an int64 by where it comes from.
 _NARROW: dict[dtypes.DType, Interval] = {
-    dtypes.bool_: (0, 1), dtypes.uint8: (0, 2**8 - 1), dtypes.int8: (-(2**7), 2**7 - 1),
-    dtypes.int16: (-(2**15), 2**15 - 1), dtypes.int32: (-(2**31), 2**31 - 1),
-}  # fmt: skip
+    dtype: dtype.limits for dtype in (dtypes.bool_, dtypes.uint8, dtypes.int8, dtypes.int16, dtypes.int32)
+}
 
 _TRUE, _FALSE = const(1, dtypes.bool_), const(0, dtypes.bool_)
 

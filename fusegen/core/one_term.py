@@ -11,7 +11,6 @@ read such an element where they need it (fuse/gather), and a scatter is a step o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Iterator
 from itertools import islice
 
@@ -41,8 +40,7 @@ from fusegen.core.ir import (
 def start(kind: str, dtype: DType) -> float:
     """What combined with anything leaves it as it is, by the kind of a reduction that scatters may be."""
     if kind in ("max", "min"):
-        most = math.inf if dtype.is_float else 2 ** (8 * dtype.size - 1)
-        return -most if kind == "max" else most if dtype.is_float else most - 1
+        return dtype.limits[kind == "min"]
     return {"sum": 0, "prod": 1}[kind]
 
 

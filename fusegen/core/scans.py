@@ -103,13 +103,7 @@ def neutral(combine: str, dtype: DType) -> Number:
         return float("-inf")
     if combine not in ("max", "min"):
         return 0
-    if dtype.is_float:
-        return float("-inf" if combine == "max" else "inf")
-    if dtype is dtypes.bool_:
-        return combine == "min"
-    bits = 8 * dtype.size
-    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if dtype.is_signed else (0, 2**bits - 1)
-    return low if combine == "max" else high
+    return dtype.limits[combine == "min"]
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,7 @@ need not be sorted. An element whose number is outside of ``[0, num_segments)`` 
 
 from __future__ import annotations
 
-import math
-
 from fusegen.core import dtypes
-from fusegen.core.dtypes import DType
 from fusegen.core.errors import DtypeError, ShapeError
 from fusegen.core.ir import Call, const
 from fusegen.declare.creation import full, whole
@@ -85,7 +82,7 @@ def segment_max(data: Like, ids: Like, num_segments: int, axis: int = 0) -> Valu
         DeclarationError: ``num_segments`` is no int when the op is traced.
     """
     value = _data("segment_max", data)
-    return _reduced("segment_max", value, ids, num_segments, axis, "amax", _bound(value.dtype, -1))
+    return _reduced("segment_max", value, ids, num_segments, axis, "amax", value.dtype.limits[0])
 
 
 def segment_min(data: Like, ids: Like, num_segments: int, axis: int = 0) -> Value:
@@ -100,7 +97,7 @@ def segment_min(data: Like, ids: Like, num_segments: int, axis: int = 0) -> Valu
         DeclarationError: ``num_segments`` is no int when the op is traced.
     """
     value = _data("segment_min", data)
-    return _reduced("segment_min", value, ids, num_segments, axis, "amin", _bound(value.dtype, 1))
+    return _reduced("segment_min", value, ids, num_segments, axis, "amin", value.dtype.limits[1])
 
 
 def segment_softmax(data: Like, ids: Like, num_segments: int, axis: int = 0) -> Value:
@@ -178,16 +175,6 @@ def _data(what: str, data: Like) -> Value:
 def _constant(value: Value) -> Value:
     """A value through which no gradient flows: a maximum that is subtracted above and below changes nothing."""
     return Value(Call("stop_gradient", (value.expr,), value.expr.dtype), value.dtype, value.dims)
-
-
-def _bound(dtype: DType, sign: int) -> float | int:
-    """The number beyond which there is none of a dtype, on one side."""
-    if dtype.is_float:
-        return sign * math.inf
-    if dtype is dtypes.uint8:
-        return 255 if sign > 0 else 0
-    top = 1 << (8 * dtype.size - 1)
-    return top - 1 if sign > 0 else -top
 
 
 def _places(what: str, value: Value, ids: Like, count: int, axis: int) -> tuple[Value, int]:

@@ -70,7 +70,7 @@ def test_a_number_among_integers_makes_no_floats_of_the_others(name: str, dtype:
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.uint8], ids=str)
 def test_windows_of_integers_that_are_padded_have_their_largest(dtype: torch.dtype) -> None:
     """Behind the ends are the least integers, which minus infinity became in some kernels and zero in others."""
-    x = (-(torch.arange(36) ** 2) - 2**24).view(1, 6, 6).to(dtype)
+    x = torch.stack([-(torch.arange(36) ** 2) - 2**24, torch.arange(36)]).view(2, 6, 6).to(dtype)
     for size, step in (((3, 2), None), (3, 1)):
         found = fg.op(lambda x, size=size, step=step: F.max_pool2d(x, size, step, 1), name="pooled")(x)
         assert torch.equal(found, F.max_pool2d(x.double(), size, step, 1).to(dtype))
