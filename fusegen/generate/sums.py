@@ -247,7 +247,8 @@ class Reduction(Sums):
         later = [o for o in moving if o not in first]
         in_loop = self.moving([*(o.name for o in later), *(o.name for o in kernel.pointwise)], over)
         walk.coordinates = self.coordinates(over.start, over.stop - 1, at, in_loop)
-        walk.inner += self._own_result([*(o.name for o in fixed if o.name in kernel.held), *(o.name for o in later)])
+        held = self._held(fixed)
+        walk.inner += self._own_result([*(o.name for o in fixed if o.name in held), *(o.name for o in later)])
         self._read_fixed(fixed, walk, once)
         if ahead:
             ahead.coordinates = self.coordinates(
@@ -376,7 +377,7 @@ class Reduction(Sums):
         """What is the same for all elements of a result, before the loop over them; where a thread has a vector of
         results, in vectors."""
         kernel, kept = self.kernel, range(self.schedule.loops)
-        in_once, each = self.needed(kernel.once), set(kernel.held)
+        in_once, each = self.needed(kernel.once), self._held(fixed)
         once.each += self._own_result(o.name for o in fixed if o.name in in_once)
         for operand in fixed:
             inner = list[Statement]()
@@ -395,6 +396,11 @@ class Reduction(Sums):
                 once.held.append(Declare(Vector(ctype, self.schedule.vector), held.name))
                 once.each.append(Assign(held.at(K), Symbol(self.variable(let.name))))
                 walk.inner.append(Declare(Plain(ctype), self.variable(let.name), held.at(K), constant=True))
+
+    def _held(self, fixed: Sequence[Operand]) -> set[str]:
+        """What each element reads of what is the same for all of them. So is a tensor that is expanded along what is
+        reduced, which only this layout tells."""
+        return {*self.kernel.held, *(o.name for o in fixed if not set(self.kernel.over).isdisjoint(o.shape))}
 
     def _differs_in_vector(self, names: Sequence[str]) -> bool:
         """Whether neighbouring results of a thread read different elements of one of these."""

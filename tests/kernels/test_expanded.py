@@ -72,3 +72,23 @@ def test_two_that_are_expanded_otherwise() -> None:
     for a, b in ((x, y), (y, x), (x, x), (y, y)):
         expected = torch.logsumexp((a * b).expand(300, 64).flatten(), 0)
         torch.testing.assert_close(op(a.expand(300, 64), b.expand(300, 64)), expected)
+
+
+@pytest.mark.parametrize("rows", [3, 40, 500])
+def test_columns_beside_an_expanded_tensor(rows: int) -> None:
+    """Which is the same for all elements of a sum, as only its strides tell."""
+    op = fg.op(lambda x, y, z: fg.sum(x * fg.exp(y / z), 0), name="columns_beside")
+    x, z = torch.randn(rows, 64, dtype=torch.float64), torch.rand(64, dtype=torch.float64) + 0.5
+    y = torch.randn(64, dtype=torch.float64).expand(rows, 64)
+    torch.testing.assert_close(op(x, y, z), (x * (y / z).exp()).sum(0))
+
+
+def test_a_matrix_of_second_derivatives() -> None:
+    """torch expands a cotangent along what is mapped over."""
+    op = fg.op(lambda x: fg.logsumexp(x, 0), name="logsumexp_of_columns")
+    x = torch.randn(3, 4, dtype=torch.float64)
+    found, expected = (
+        torch.func.jacrev(torch.func.jacrev(lambda x, function=function: function(x).square().sum()))(x)
+        for function in (op, lambda x: x.logsumexp(0))
+    )
+    torch.testing.assert_close(found, expected)
