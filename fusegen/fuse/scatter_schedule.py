@@ -7,7 +7,7 @@ warps of its block read the updates that come next meanwhile, from neighbouring 
 of them write results.
 
 Where lines are few, the updates of a line are split: a thread owns a part of them, and a line's places for these. What
-parts come to is combined in their order by a reduction like any other (run/split_scatter_step).
+parts come to is combined in their order by a reduction like any other (run/owned_scatter_step).
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ class KeysSchedule:
         dims: of the dimensions that number updates.
         lines: there are several b.
         index: C type of positions.
+        follows: another kernel runs before it.
         looked: how places are looked at; None where they have been.
     """
 
@@ -47,6 +48,7 @@ class KeysSchedule:
     dims: int
     lines: bool
     index: str
+    follows: bool
     looked: Looked | None = None
 
     @property
@@ -132,13 +134,14 @@ class SortedScatter:
 
 def schedule_sorted_scatter(
     kind: str, onto: bool, line: tuple[str, ...], over: tuple[str, ...], axis: str, sizes: Mapping[str, int],
-    tensors: Sequence[Buffer], looked: Looked | None = None,
+    tensors: Sequence[Buffer], follows: bool, looked: Looked | None = None,
 ) -> SortedScatter | None:  # fmt: skip
     """How to sort and walk; None where there is nothing to do.
 
     Args:
         line: axes of the result without ``axis``, along which it has places; ``over``: of the updates of a line.
         tensors: places, updates and result. What the sum is added to is in the result by then, and ``onto`` is said.
+        follows: other steps run before it.
         looked: how places are looked at.
     """
     places, updates, result = (dict(zip(NAMES, tensors, strict=False))[name] for name in NAMES[:3])
@@ -163,7 +166,7 @@ def schedule_sorted_scatter(
         columns > width, index,
     )  # fmt: skip
     further = replace(first, dtypes=(first.wide, result.dtype), ordered=False, dims=(0, *first.dims[1:]))
-    keys = KeysSchedule(places.dtype, key, len(loops[0]), bool(own), index, looked)
+    keys = KeysSchedule(places.dtype, key, len(loops[0]), bool(own), index, follows, looked)
     return SortedScatter(keys, (first, further), count, kept * sizes[axis], columns, sizes[axis], loops)
 
 
@@ -173,12 +176,12 @@ def own_axes(line: Sequence[str], sizes: Mapping[str, int], places: Buffer) -> l
 
 
 def schedule_places(
-    axes: Sequence[str], sizes: Mapping[str, int], places: Buffer, looked: Looked
+    axes: Sequence[str], sizes: Mapping[str, int], places: Buffer, looked: Looked, follows: bool
 ) -> tuple[KeysSchedule, tuple[Loop, ...]]:
     """How to look at places along these axes for a routine that does not: each as it is, not a key of several lines."""
     loops = tuple(merged(axes, sizes, {"places": places, POSITIONS: positions(looked, sizes)}))
     index = "int" if prod(sizes[axis] for axis in axes) < _LARGEST_INT else "int64_t"
-    return KeysSchedule(places.dtype, int64, len(loops), False, index, looked), loops
+    return KeysSchedule(places.dtype, int64, len(loops), False, index, follows, looked), loops
 
 
 def _most(dtype: DType) -> int:

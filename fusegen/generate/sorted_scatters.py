@@ -86,9 +86,10 @@ def _divisor(index: str) -> str:
 def keys_parameters(schedule: KeysSchedule) -> tuple[SortedParam, ...]:
     """The parameter list of the kernel that makes keys."""
     index, divisor = schedule.index, _divisor(schedule.index)
+    alone = "" if schedule.follows else " __restrict__"
     found = [
-        SortedParam("places tensor", "places_ptr", f"const {schedule.places.ctype}* __restrict__", True),
-        SortedParam("keys", "keys_ptr", f"{schedule.keys.ctype}* __restrict__", True),
+        SortedParam("places tensor", "places_ptr", f"const {schedule.places.ctype}*{alone}", True),
+        SortedParam("keys", "keys_ptr", f"{schedule.keys.ctype}*{alone}", True),
         SortedParam("n", "n", index),
         SortedParam("size", "size", index),
     ]
@@ -173,7 +174,9 @@ def render_keys(schedule: KeysSchedule) -> Rendered:
     terms = [Symbol(f"u{dim}") * Symbol(f"stride{dim}") for dim in range(schedule.dims)]
     where = total([Symbol("places_ptr"), *terms])
     assert where is not None
+    waits: list[Statement] = [Do(invoke("fg::wait_for_previous_kernel"))] if schedule.follows else []
     body: list[Statement] = [
+        *waits,
         Declare(index, "p", Convert(schedule.index, BLOCK) * schedule.threads + THREAD, constant=True),
         If(_P >= _N, (RETURN,), brief=True),
         *_coordinates(_P, schedule.dims, "u", schedule.index, "n{}"),
@@ -223,7 +226,7 @@ class _Runs:
     def body(self) -> list[Statement]:
         """All of it: a block reads its updates at once, from wherever they are, and then adds up what it has."""
         schedule, sync = self.schedule, Do(invoke("__syncthreads"))
-        waits: list[Statement] = [] if schedule.ordered else [Do(invoke("fg::wait_for_previous_kernel"))]
+        waits: list[Statement] = [Do(invoke("fg::wait_for_previous_kernel"))]
         step = Number(schedule.threads[1])
         begun = [If(_FROM + _ROW >= _N, (BREAK,), brief=True), *self._run()]
         loop = For("row", Plain("int"), Convert("int", THREAD_ROW), _ROW < schedule.rows, step, tuple(begun))
@@ -304,7 +307,7 @@ class _Runs:
         body = [
             Declare(Plain("int"), "until", invoke("fg::at_most", begin + PART, length), constant=True),
             Declare(Plain("int"), "end", Choice(key.at(until - 1).equals(own), until, _ROW + 1)),
-            For("end", None, None, end < until, None, (further,), brief=True),
+            For("end", None, None, end < until, None, (further,)),
             Declare(Plain(self.wide), "found", self._start()),
             For("i", Plain("int"), _ROW, Symbol("i") < end, None, (Assign(found, combined),), _AT_ONCE),
             BLANK,

@@ -111,9 +111,9 @@ def plan_scatter(
     planned = (
         plan_owned_scatter(step, sizes, tensors, chip.shared, follows),
         plan_split_scatter(step, sizes, tensors, chip, follows),
-        plan_sorted_scatter(step, sizes, tensors),
+        plan_sorted_scatter(step, sizes, tensors, follows),
     )
-    routine = PlannedRoutine(looking_kernels(step, sizes, tensors[0]))
+    routine = PlannedRoutine(looking_kernels(step, sizes, tensors[0], follows))
     found = min((plan for plan in planned if plan), key=lambda plan: plan.seconds, default=None)
     if found is None or isinstance(found, PlannedSort):
         return found or routine
@@ -145,7 +145,7 @@ def scatter_step(
         any(layout.offset for layout in lying[2:]) or len({layout.tensor for layout in lying}) < len(lying)
     ):
         # Kernels know where tensors begin, and each by one name.
-        planned = plan_sorted_scatter(step, sizes, buffers) or PlannedRoutine(())
+        planned = plan_sorted_scatter(step, sizes, buffers, follows) or PlannedRoutine(())
     if isinstance(planned, PlannedOwned):
         return owned_scatter_step(planned, tensors, slots, device)
     if isinstance(planned, PlannedSplit):
@@ -157,7 +157,7 @@ def scatter_step(
     if step.looked is None:
         return _by_framework(step, sizes, lying)
     name = next(n for i in count(1) if (n := f"{step.result}_places{i}") not in known)
-    look, places, memory = places_step(step, sizes, buffers[0], tensors[0], name, device)
+    look, places, memory = places_step(step, sizes, buffers[0], tensors[0], name, device, follows)
     known[name] = TensorInfo(memory.shape, memory.strides, memory.dtype, 0, device)
     return StepSequence((look, _by_framework(step, sizes, [places, *lying[1:]])), (memory,), device)
 

@@ -57,17 +57,22 @@ class PlannedSort:
         return self.scatter.seconds
 
 
-def plan_sorted_scatter(step: Scatter, sizes: Mapping[str, int], tensors: Sequence[Buffer]) -> PlannedSort | None:
+def plan_sorted_scatter(
+    step: Scatter, sizes: Mapping[str, int], tensors: Sequence[Buffer], follows: bool
+) -> PlannedSort | None:
     """The kernels of a scatter whose updates are sorted; None where the framework's routine does it.
 
     Args:
         tensors: places, updates and result, and what the sum is added to if that is another one.
+        follows: other steps run before it.
     """
     if step.moves or step.kind not in _SORTED_KINDS or bool_ in (tensors[1].dtype, tensors[2].dtype):
         return None
     line = tuple(axis for axis in step.axes if axis != step.axis)
     onto = step.onto or len(tensors) > 3
-    found = schedule_sorted_scatter(step.kind, onto, line, step.over, step.axis, sizes, tensors[:3], step.looked)
+    found = schedule_sorted_scatter(
+        step.kind, onto, line, step.over, step.axis, sizes, tensors[:3], follows, step.looked
+    )
     return None if found is None else PlannedSort(found)
 
 
@@ -130,12 +135,12 @@ def sorted_scatter_step(
     )  # fmt: skip
 
 
-def looking_kernels(step: Scatter, sizes: Mapping[str, int], places: Buffer) -> tuple[Rendered, ...]:
+def looking_kernels(step: Scatter, sizes: Mapping[str, int], places: Buffer, follows: bool) -> tuple[Rendered, ...]:
     """The text of what looks at places for the framework's routine; none where nothing has to."""
     axes = _axes_of_places(step, sizes, places)
     if step.looked is None or not prod(sizes[axis] for axis in axes):
         return ()
-    return (_keys_text(schedule_places(axes, sizes, places, step.looked)[0]),)
+    return (_keys_text(schedule_places(axes, sizes, places, step.looked, follows)[0]),)
 
 
 def _axes_of_places(step: Scatter, sizes: Mapping[str, int], places: Buffer) -> list[str]:
@@ -143,18 +148,25 @@ def _axes_of_places(step: Scatter, sizes: Mapping[str, int], places: Buffer) -> 
 
 
 def places_step(
-    step: Scatter, sizes: Mapping[str, int], places: Buffer, tensor: tuple[str, int], name: str, device: str
+    step: Scatter,
+    sizes: Mapping[str, int],
+    places: Buffer,
+    tensor: tuple[str, int],
+    name: str,
+    device: str,
+    follows: bool,
 ) -> tuple[LaunchedStep, TensorLayout, Allocation]:
     """What looks at the places of a scatter that the framework's routine does, and where it puts them.
 
     Args:
         places: what is known of the index; ``tensor``: it, and how many bytes behind its first element it begins.
         name: of what is written.
+        follows: other steps run before it.
     """
     assert step.looked is not None
     axes = _axes_of_places(step, sizes, places)
     shape = tuple(sizes[axis] for axis in axes)
-    schedule, loops = schedule_places(axes, sizes, places, step.looked)
+    schedule, loops = schedule_places(axes, sizes, places, step.looked, follows)
     program = Program([], []).bind(("places", "keys"))
     if prod(shape):
         program = _places_program(schedule, loops, {"n": prod(shape), "size": sizes[step.axis]}, device)
@@ -175,7 +187,7 @@ def _keys_program(planned: PlannedSort, device: str) -> Program:
 def _places_program(schedule: KeysSchedule, loops: Sequence[Loop], numbers: Mapping[str, int], device: str) -> Program:
     blocks, names = -(-numbers["n"] // schedule.threads), {"places tensor": "places", "keys": "keys"}
     kernel, params, block = _keys_text(schedule), keys_parameters(schedule), (schedule.threads, 1, 1)
-    step = _launch(kernel, params, names, numbers, (loops,), (blocks, 1, 1), block, False, device)
+    step = _launch(kernel, params, names, numbers, (loops,), (blocks, 1, 1), block, schedule.follows, device)
     return Program([step], []).bind(("places", "keys"))
 
 
@@ -202,9 +214,8 @@ def _runs_program(planned: PlannedSort, device: str) -> Program:
         tiles = -(-scatter.columns // schedule.columns)
         numbers = {"n": n, "places": scatter.places, "columns": scatter.columns, "tiles": tiles}
         params, grid = runs_parameters(schedule), (tiles * -(-n // schedule.rows), 1, 1)
-        follows = not schedule.ordered
         steps.append(
-            _launch(kernel, params, names, numbers, scatter.loops[1:], grid, (*schedule.threads, 1), follows, device)
+            _launch(kernel, params, names, numbers, scatter.loops[1:], grid, (*schedule.threads, 1), True, device)
         )
     return Program(steps, workspaces).bind(("keys", "order", "updates", "result"))
 
