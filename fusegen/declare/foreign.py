@@ -22,7 +22,7 @@ _FIXES = {
         "use fg.rand_like, fg.randn_like or fg.bernoulli, or pass random numbers as an argument",
     ),
     **dict.fromkeys(
-        ("take", "masked_select", "nonzero", "argwhere", "masked_scatter", "put"),
+        ("masked_select", "nonzero", "argwhere", "masked_scatter", "put"),
         "use fg.take, fg.take_along_axis or fg.scatter_reduce, or select with fg.where(fg.index(x, axis) == i, a, b)",
     ),
     **dict.fromkeys(

@@ -195,12 +195,14 @@ def mT(x: Value) -> Value:
 
 
 def T(x: Value) -> Value:
-    """A matrix transposed. Of other ranks torch's reverses all dimensions, which is not meant as a rule.
+    """A matrix transposed; a vector or a number as it is. Of more dimensions torch's reverses all, which is not meant.
 
     Raises:
-        ShapeError: no matrix.
+        ShapeError: more than a matrix.
     """
-    if x.ndim != 2:
+    if x.ndim < 2:
+        return x
+    if x.ndim > 2:
         raise ShapeError(
             f"{current().where}, T", given=f"{shape_of(x)}, of rank {x.ndim}", expected="a matrix",
             fix="use .mT to exchange the last two dimensions",

@@ -98,6 +98,8 @@ class Tensor:
         """Elementwise acosh; arguments broadcast and promote as torch's."""
     def add(self, other: Number, *, alpha: Number = 1) -> Tensor:
         """``x + y``."""
+    def addbmm(self, batch1: Number, batch2: Number, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
+        """``beta * x + alpha * s``, with the sum ``s`` of products: ``torch.einsum("bij,bjk->ik", a, b)``."""
     def addcdiv(self, tensor1: Number, tensor2: Number, *, value: Number = 1) -> Tensor:
         """``fg.ops.addcdiv``."""
     def addcmul(self, tensor1: Number, tensor2: Number, *, value: Number = 1) -> Tensor:
@@ -750,6 +752,8 @@ class Tensor:
         """``fg.transpose(x, axis, axis)``."""
     def t(self) -> Tensor:
         """``x.mT`` of a matrix."""
+    def take(self, index: Number) -> Tensor:
+        """``fg.take(fg.flatten(x), i)``."""
     def take_along_dim(self, indices: Number, dim: builtins.int | Sequence[builtins.int] | None = None) -> Tensor:
         """``fg.ops.take_along_dim``."""
     def tan(self) -> Tensor:

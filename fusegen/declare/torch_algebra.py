@@ -112,6 +112,12 @@ def addmv(input: Like, mat: Like, vec: Like, *, beta: Like = 1, alpha: Like = 1)
     return _scaled_sum(input, products.matmul(mat, vec), beta, alpha)
 
 
+@torchs("addbmm")
+def addbmm(input: Like, batch1: Like, batch2: Like, *, beta: Like = 1, alpha: Like = 1) -> Value:
+    """``beta * x + alpha * s``, with the sum ``s`` of products: ``torch.einsum("bij,bjk->ik", a, b)``."""
+    return _scaled_sum(input, einsum("bij,bjk->ik", batch1, batch2), beta, alpha)
+
+
 @torchs("addr")
 def addr(input: Like, vec1: Like, vec2: Like, *, beta: Like = 1, alpha: Like = 1) -> Value:
     """``beta * x + alpha * v[:, None] * w``."""

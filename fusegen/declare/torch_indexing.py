@@ -8,20 +8,22 @@ from typing import Any
 from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.declare import creation, indexing, put, scattering
 from fusegen.declare.axes import AxisVar
+from fusegen.declare.parts import flatten
 from fusegen.declare.torch_functions import torchs
 from fusegen.declare.value import Like, Value, cast, current, lift, one_axis, shape_of
 
 
 @torchs(numpy=["take"])
 def numpy_take(input: Like, indices: Like, dim: int | None = None) -> Value:
-    """``fg.take(x, i, axis)``."""
-    if dim is None and lift(input).ndim != 1:
-        raise DeclarationError(
-            f"{current().where}, take", given=f"no axis of {shape_of(lift(input))}",
-            expected="an axis: positions in a tensor that is seen as flat are not told here",
-            fix="say axis=, or flatten first: fg.flatten(x)",
-        )  # fmt: skip
-    return indexing.take(input, indices, dim or 0)
+    """``fg.take(x, i, axis)``; without an axis of the flattened tensor."""
+    return flat_take(input, indices) if dim is None else indexing.take(input, indices, dim)
+
+
+@torchs("take")
+def flat_take(input: Like, index: Like) -> Value:
+    """``fg.take(fg.flatten(x), i)``."""
+    value = _as_vector(input)
+    return indexing.take(value if value.ndim == 1 else flatten(value), index, 0)
 
 
 @torchs("nn.functional.one_hot")

@@ -99,6 +99,7 @@ CASES: list[tuple[str, Callable[..., Any], list[tuple[int, ...]]]] = [
     ("row by row", lambda x: torch.stack([row.softmax(-1) for row in x]), [(3, 7)]),
     ("a shape by its name", lambda x: x.reshape(shape=(x.shape[0] * x.shape[1],)) * 2, [(3, 4)]),
     ("parts beside the whole", lambda a, b: (torch.cat([a, b]).pow(2).sum(-1), a @ b.T), [(3, 4), (5, 4)]),
+    ("a bias turned", lambda x, w, b: x @ w.T + b.T, [(3, 4), (5, 4), (5,)]),
     ("a gate", lambda x, h, w: (torch.cat([x, h], 1) @ w).sigmoid() * h, [(2, 3), (2, 5), (8, 5)]),
     ("channels in another order", lambda x: x[:, [2, 1, 0]] * 2, [(2, 3, 4)]),
     ("one of a list", lambda x: x[:, [0]], [(2, 3, 4)]),

@@ -611,6 +611,8 @@ def test_numpy() -> None:
     table, places = np.random.default_rng(0).normal(size=(5, 4)), np.array([[1, 4], [0, 1]])
     op = fg.op(lambda i, x: np.tanh(np.take(x, i, axis=0)))
     np.testing.assert_allclose(op(places, table), np.tanh(table[places]))
+    flat = fg.op(lambda i, x: np.take(x * 2, i))
+    np.testing.assert_allclose(flat(np.array([[0, 7], [19, -1]]), table), np.take(table * 2, [[0, 7], [19, -1]]))
     along = fg.op(lambda i, x: np.take_along_axis(x, i, axis=1))
     np.testing.assert_allclose(along(np.array([[1, 3]]), table[:1]), table[:1, [1, 3]])
     added = fg.op(lambda x, i, s: fg.index_add(x, 0, i, s))

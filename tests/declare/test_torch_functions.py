@@ -42,6 +42,7 @@ PARTLY = (
 )  # fmt: skip
 # Products are of floats, and what is made of them; bounds of bools are none.
 FLOATS = (
+    "addbmm",
     "addmm",
     "addmv",
     "baddbmm",
@@ -160,8 +161,10 @@ def test_values_and_gradients_are_torchs(name: str) -> None:
 def test_dtypes_are_torchs(name: str, dtype: torch.dtype) -> None:
     if dtype not in INFOS[name].dtypes:
         pytest.skip("torch's CPU op does not support it")
-    # Scores of attention are rounded to the dtype, as torch does where it does not fuse them.
-    tolerance = (2e-1 if name.endswith("attention") else 2e-2) if dtype is torch.bfloat16 else 1e-5
+    # Scores of attention are rounded to the dtype, as torch does where it does not fuse them. torch's addbmm rounds
+    # behind each of its products, of which one is left here.
+    rounds = name.endswith(("attention", "addbmm"))
+    tolerance = (2e-1 if rounds else 2e-2) if dtype is torch.bfloat16 else 1e-5
     for tensors, call, theirs in samples(name, dtype):
         try:
             assert_same(listed(as_op(INFOS[name].op, call)(*tensors)), theirs, tolerance)
