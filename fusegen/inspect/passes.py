@@ -167,14 +167,30 @@ class Pass:
         title = f"// {self.op.name}, {self.op.label}: "
         comment = "".join([title, "without a kernel\n", *map(_comment, remarks)]) if remarks else ""
         if launched:
-            comment += "".join([title, f"{' and '.join(kinds)}, whose kernels come last\n", *map(_comment, launched)])
-        return one_file([*(item.rendered for item in self.kernels), *self.between], comment)
+            comment += "".join([title, f"{' and '.join(kinds)} by kernels of their own\n", *map(_comment, launched)])
+        return one_file(self.launched, comment)
 
     @property
     def entries(self) -> tuple[str, ...]:
         """The kernels that are in its text."""
-        own = [entry for item in self.kernels for entry in (item.rendered.entry, item.rendered.finish) if entry]
-        return *own, *(kernel.entry for kernel in self.between)
+        return tuple(entry for kernel in self.launched for entry in (kernel.entry, kernel.finish) if entry)
+
+    @property
+    def launched(self) -> list[Rendered]:
+        """The texts of its kernels in the order of launches, each once."""
+        cut = self.chain
+        if cut is None:
+            return [item.rendered for item in self.kernels]
+        renamed = {kernel.text: own for kernel, own in zip(self._texts_between, self.between, strict=True)}
+        fused, between = iter(self.fused_passes), iter(self.kernels_between)
+        found: list[Rendered] = []
+        for step in cut.steps:
+            if isinstance(step, Op):
+                part = next(fused)
+                found += [item.rendered for item in pipeline.plan(part.op, part.layout, part.chip)]
+            else:
+                found += [renamed[kernel.text] for kernel in next(between)[1]]
+        return list({kernel.text: kernel for kernel in found}.values())
 
     @property
     def between(self) -> list[Rendered]:

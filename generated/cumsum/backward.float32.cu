@@ -3,7 +3,7 @@
 
 #include "fusegen_scan.cuh"
 
-// cumsum, backward: scans, whose kernels come last
+// cumsum, backward: scans by kernels of their own
 //   d_input[D0, D1] = d_out added up along D1 from the end
 
 // scan: y[i] = y[i - 1] + a[i] with a = x0, from the last element

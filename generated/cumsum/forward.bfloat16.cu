@@ -3,7 +3,7 @@
 
 #include "fusegen_scan.cuh"
 
-// cumsum, forward: scans, whose kernels come last
+// cumsum, forward: scans by kernels of their own
 //   out[D0, D1] = input added up along D1
 
 // scan: y[i] = y[i - 1] + a[i] with a = x0

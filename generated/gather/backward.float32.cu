@@ -4,7 +4,7 @@
 
 #include "fusegen_scatter.cuh"
 
-// gather, backward: scatters, whose kernels come last
+// gather, backward: scatters by kernels of their own
 //   d_input[D0, D2] = d_out added at index along D2, over [D1]
 
 // scatter: result[line, places[line, i]]: one warp of a block adds up what is for 8 lines, a thread each, in shared

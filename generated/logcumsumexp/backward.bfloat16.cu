@@ -3,7 +3,7 @@
 
 #include "fusegen_scan.cuh"
 
-// logcumsumexp, backward: scans, whose kernels come last
+// logcumsumexp, backward: scans by kernels of their own
 //   d_running_2 = where(isinf(running), 0, exp(where(isinf(running), 0, where(index(d1) == 0, -inf, running[d1 - 1])
 //       - running))) and where(isinf(running), 0, exp(where(isinf(running), 0, where(index(d1) == 0, -inf,
 //       running[d1 - 1]) - running)) * d_out) as factors and terms along D1 from the end, without the element

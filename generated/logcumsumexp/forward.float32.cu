@@ -3,7 +3,7 @@
 
 #include "fusegen_scan.cuh"
 
-// logcumsumexp, forward: scans, whose kernels come last
+// logcumsumexp, forward: scans by kernels of their own
 //   out[D0, D1] = input logsumexp along D1
 
 // scan: y[i] = log(exp(y[i - 1]) + exp(a[i])) with a = x0

@@ -4,7 +4,7 @@
 
 #include "fusegen_scatter.cuh"
 
-// scatter, backward: scatters, whose kernels come last
+// scatter, backward: scatters by kernels of their own
 //   d_src[D1, D2] = factor_2 added at top along D1, over [D0]
 
 // scatter, backward prologue                                  declared in ops/indexing.py

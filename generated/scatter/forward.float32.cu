@@ -6,7 +6,7 @@
 
 #include "fusegen_places.cuh"
 
-// scatter, forward: scatters, whose kernels come last
+// scatter, forward: scatters by kernels of their own
 //   top[D0, D2] = factor_2 maximum at index along D0, over [D1]
 
 // scatter, forward prologue                                   declared in ops/indexing.py
@@ -27,6 +27,73 @@ void scatter_forward_prologue_i64(int64_t* __restrict__ factor_2_ptr,  // [D1]
     factor_2_v[k] = index_d1;
   }
   fg::store_vector<2>(factor_2_ptr + at, factor_2_v);
+}
+
+// scatter: result[line, places[line, i]]: one warp of a block takes the maximum of what is for 8 lines, a thread each,
+//     in shared memory, in the order of i; 4 others read ahead
+extern "C" __global__ __launch_bounds__(160)
+void scatter_max_i64_i64_i64(const int64_t* places_ptr, const int64_t* updates_ptr, int64_t* result_ptr, int lines,
+                             int n, int size, int64_t places_stride0, int64_t places_step,
+                             int64_t updates_stride0, int64_t updates_step, int64_t result_stride0,
+                             int64_t result_step, int64_t position_stride0, int64_t position_step) {
+  fg::wait_for_previous_kernel();
+  const int first = int(blockIdx.x) * 8;
+  const int lane = int(threadIdx.x) % 8;
+  const int line = fg::at_most(first + lane, lines - 1);
+  const int j0 = line;
+  const int64_t* places = places_ptr + j0 * places_stride0;
+  const int64_t* updates = updates_ptr + j0 * updates_stride0;
+  int64_t* result = result_ptr + j0 * result_stride0;
+  using Held = int64_t[512][8];
+  Held& held = fg::dynamic_shared<Held>();
+  FUSEGEN_SHARED(int, place, [2][128][8]);
+  FUSEGEN_SHARED(int64_t, update, [2][128][8]);
+  const int64_t position = j0 * position_stride0;
+  const int thread = (int(threadIdx.y) - 1) * 32 + int(threadIdx.x);  // among those that read
+  const auto read = [&](const int begin) {
+    const int into = begin / 128 % 2;
+    int64_t there[8];
+    int64_t value[8];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const int u = thread / 8 + k * 16;
+      const int at = begin + u;
+      there[k] = at < n ? fg::load(places + at * places_step) : fg::no_place();
+      value[k] = at < n ? fg::load(updates + at * updates_step) : 0;
+    }
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const int u = thread / 8 + k * 16;
+      const int64_t chosen = fg::within(there[k] < 0 ? there[k] + size : there[k], size,
+                                        position + (begin + u) * position_step, 0);
+      place[into][u][lane] = 0 <= chosen && chosen < size ? int(chosen) : -1;
+      update[into][u][lane] = value[k];
+    }
+  };
+
+  const int own = int(threadIdx.y) * 4 + int(threadIdx.x) / 8;  // among places
+#pragma unroll 4
+  for (int at = own; at < size; at += 20) {
+    held[at][lane] = int64_t(-9223372036854775807LL - 1);
+  }
+  if (threadIdx.y > 0) read(0);
+  __syncthreads();
+  for (int begin = 0; begin < n; begin += 128) {
+    if (threadIdx.y == 0) {
+      if (threadIdx.x < 8) {
+        fg::take_updates<fg::Largest, 128, 8>(&held[0][threadIdx.x], &place[begin / 128 % 2][0][threadIdx.x],
+                                              &update[begin / 128 % 2][0][threadIdx.x]);
+      }
+    } else {
+      if (begin + 128 < n) read(begin + 128);
+    }
+    __syncthreads();
+  }
+
+#pragma unroll 4
+  for (int at = own; at < size; at += 20) {
+    if (first + lane < lines) fg::store(result + at * result_step, held[at][lane]);
+  }
 }
 
 // scatter, forward epilogue                                   declared in ops/indexing.py
@@ -101,72 +168,5 @@ void scatter_forward_epilogue_f32(const float* __restrict__ input_ptr,  // [D0, 
       out_v[k] = top >= 0 ? total : input;
     }
     fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1), out_v);
-  }
-}
-
-// scatter: result[line, places[line, i]]: one warp of a block takes the maximum of what is for 8 lines, a thread each,
-//     in shared memory, in the order of i; 4 others read ahead
-extern "C" __global__ __launch_bounds__(160)
-void scatter_max_i64_i64_i64(const int64_t* places_ptr, const int64_t* updates_ptr, int64_t* result_ptr, int lines,
-                             int n, int size, int64_t places_stride0, int64_t places_step,
-                             int64_t updates_stride0, int64_t updates_step, int64_t result_stride0,
-                             int64_t result_step, int64_t position_stride0, int64_t position_step) {
-  fg::wait_for_previous_kernel();
-  const int first = int(blockIdx.x) * 8;
-  const int lane = int(threadIdx.x) % 8;
-  const int line = fg::at_most(first + lane, lines - 1);
-  const int j0 = line;
-  const int64_t* places = places_ptr + j0 * places_stride0;
-  const int64_t* updates = updates_ptr + j0 * updates_stride0;
-  int64_t* result = result_ptr + j0 * result_stride0;
-  using Held = int64_t[512][8];
-  Held& held = fg::dynamic_shared<Held>();
-  FUSEGEN_SHARED(int, place, [2][128][8]);
-  FUSEGEN_SHARED(int64_t, update, [2][128][8]);
-  const int64_t position = j0 * position_stride0;
-  const int thread = (int(threadIdx.y) - 1) * 32 + int(threadIdx.x);  // among those that read
-  const auto read = [&](const int begin) {
-    const int into = begin / 128 % 2;
-    int64_t there[8];
-    int64_t value[8];
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      const int u = thread / 8 + k * 16;
-      const int at = begin + u;
-      there[k] = at < n ? fg::load(places + at * places_step) : fg::no_place();
-      value[k] = at < n ? fg::load(updates + at * updates_step) : 0;
-    }
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      const int u = thread / 8 + k * 16;
-      const int64_t chosen = fg::within(there[k] < 0 ? there[k] + size : there[k], size,
-                                        position + (begin + u) * position_step, 0);
-      place[into][u][lane] = 0 <= chosen && chosen < size ? int(chosen) : -1;
-      update[into][u][lane] = value[k];
-    }
-  };
-
-  const int own = int(threadIdx.y) * 4 + int(threadIdx.x) / 8;  // among places
-#pragma unroll 4
-  for (int at = own; at < size; at += 20) {
-    held[at][lane] = int64_t(-9223372036854775807LL - 1);
-  }
-  if (threadIdx.y > 0) read(0);
-  __syncthreads();
-  for (int begin = 0; begin < n; begin += 128) {
-    if (threadIdx.y == 0) {
-      if (threadIdx.x < 8) {
-        fg::take_updates<fg::Largest, 128, 8>(&held[0][threadIdx.x], &place[begin / 128 % 2][0][threadIdx.x],
-                                              &update[begin / 128 % 2][0][threadIdx.x]);
-      }
-    } else {
-      if (begin + 128 < n) read(begin + 128);
-    }
-    __syncthreads();
-  }
-
-#pragma unroll 4
-  for (int at = own; at < size; at += 20) {
-    if (first + lane < lines) fg::store(result + at * result_step, held[at][lane]);
   }
 }
