@@ -14,7 +14,7 @@ python3 -c 'import fusegen' 2>/dev/null || python3 -m pip install -q --no-build-
 ours="--kernel-name kernel_substring=ward_ --kernel-name kernel_substring=tangent"
 ours+=" --kernel-name kernel_substring=value_and_gradient"
 for scan in sum prod max min logaddexp affine segments last argmax argmin; do ours+=" --kernel-name kernel_substring=scan_$scan"; done
-ours+=" --kernel-name kernel_substring=scatter_"
+ours+=" --kernel-name kernel_substring=scatter_ --kernel-name kernel_substring=scattered_"
 summary=""
 failed=0
 

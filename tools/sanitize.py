@@ -139,7 +139,8 @@ def check_costly(dtype: torch.dtype) -> int:
 
 # Rows of a table, its columns, and how many places there are: in vectors, and not; more places than rows, and none.
 SCANS = ((33, 20), (5, 3000), (3, 40000), (700, 3))
-PLACES = ((300, 256, 700), (7, 33, 70), (50, 1030, 9), (5, 64, 0))
+# Threads own lines, parts of lines, or updates are sorted.
+PLACES = ((300, 256, 700), (7, 33, 70), (50, 1030, 9), (5, 64, 0), (40, 64, 8000), (20000, 5, 700))
 
 
 def embedded(i: Any, t: Any, y: Any) -> Any:
