@@ -7,7 +7,7 @@ what it does to a factor in front of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fusegen.core.casts import rounded
@@ -108,10 +108,23 @@ def _multiplied(
     reduce = product(tracer.new_name("r"), factors[0], factors[1], ())
     *batch, m, n = full
     result: Dims = (*batch, *((m,) if left.ndim > 1 else ()), *((n,) if right.ndim > 1 else ()))
-    tracer.varying[reduce.name] = frozenset(filter(None, full))
+    varying = _varying(zip((left, right), renames, strict=True))
+    tracer.varying[reduce.name] = frozenset(dim for dim in full if dim is not None and dim.find() in varying)
     tracer.reduces.append((reduce, over))
     tracer.distinct += [(shapes, dims) for dims in (*sides, full)]
     return Value(rounded(reduce.ref, left.dtype), left.dtype, result)
+
+
+def _varying(sides: Iterable[tuple[Value, Renames]]) -> set[AxisVar]:
+    """The dimensions, as a product calls them, along which its factors are not the same throughout."""
+    tracer, found = current(), set[AxisVar]()
+    for value, renames in sides:
+        named = dict(renames)
+        for dim in value.dims:
+            if dim is not None and _varies(value, dim):
+                name = named.get(tracer.name_of(dim))
+                found.add(tracer.sizes[name].find() if name else dim.find())
+    return found
 
 
 def _with_separate_axes(left: Value, right: Value, row: Dims, column: Dims, shapes: str) -> Value:
