@@ -16,6 +16,7 @@ from fusegen.core import dtypes
 from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.declare import creation, language, products, reductions
 from fusegen.declare.language import expand_dims
+from fusegen.declare.meeting import met_apart
 from fusegen.declare.memory import shares
 from fusegen.declare.parts import concat, flatten, merged, pieces, read_anew, split, unflatten
 from fusegen.declare.value import (
@@ -690,7 +691,7 @@ def _triangle(kept: str, input: Like, diagonal: int) -> Value:
 @shares("read")
 def expand_as(input: Like, other: Like) -> Value:
     """``x``, broadcast against ``y``."""
-    value, like = lift(input), lift(other)
+    value, like = met_apart([lift(input), lift(other)], "expand_as")
     dims = broadcast([value, like], "expand_as")
     if [dim is None for dim in dims] != [dim is None for dim in like.dims]:
         raise ShapeError(

@@ -47,6 +47,14 @@ def of_computed(x: Any, w: Any) -> Any:
     return (h[:, None] - h[None]).sin().sum(-1).sum(0)
 
 
+def of_edges(x: Any, w: Any) -> Any:
+    """EdgeConv (Wang et al., 2019): neighbours' differences beside the point itself."""
+    near = (x[:, None] - x[None]).pow(2).sum(-1).detach()
+    neighbours = torch.stack([near.argmin(1), near.argmax(1)], 1)
+    found = x[neighbours] - x[:, None]
+    return (torch.cat([found, x[:, None].expand_as(found)], -1) @ w).tanh().amax(1)
+
+
 # Torch's and ours alike, and the arguments' shapes.
 FORMS: dict[str, tuple[Function, list[tuple[int, ...]]]] = {
     "differences": (lambda x: x[:, None] - x[None], [(4, 3)]),
@@ -67,6 +75,8 @@ FORMS: dict[str, tuple[Function, list[tuple[int, ...]]]] = {
     "forces": (n_body, [(4, 3), (4,)]),
     "a contrastive loss": (contrastive, [(5, 3)]),
     "all triplets": (triplets, [(4, 3)]),
+    "neighbours": (of_edges, [(5, 3), (6, 2)]),
+    "as large as its differences": (lambda x: x[:, None].expand_as(x[None] - x[:, None]) * 2 + x.sin(), [(4, 3)]),
     "at places of its own": (lambda x: x + x[x.detach().argmax(1)], [(4, 4)]),
     "at places that a scan tells": (lambda x: x[((x > 0).cumsum(0) - 1).clamp(min=0)] * x, [(6,)]),
     "at places, added to itself": (lambda x: x.index_add(0, x.detach().argmax(1), x.sin()), [(4, 4)]),
