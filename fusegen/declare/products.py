@@ -119,11 +119,8 @@ def _varying(sides: Iterable[tuple[Value, Renames]]) -> set[AxisVar]:
     """The dimensions, as a product calls them, along which its factors are not the same throughout."""
     tracer, found = current(), set[AxisVar]()
     for value, renames in sides:
-        named = dict(renames)
-        for dim in value.dims:
-            if dim is not None and _varies(value, dim):
-                name = named.get(tracer.name_of(dim))
-                found.add(tracer.sizes[name].find() if name else dim.find())
+        named = {tracer.sizes[own].find(): tracer.sizes[new].find() for own, new in renames}
+        found |= {named.get(dim.find(), dim.find()) for dim in value.dims if dim is not None and _varies(value, dim)}
     return found
 
 
