@@ -100,6 +100,12 @@ def _tensors(schedule: ScatterSchedule) -> list[tuple[str, DType]]:
     return list(zip(NAMES, dtypes, strict=False))
 
 
+def scatter_program(schedule: ScatterSchedule) -> KernelProgram:
+    """What each thread of a scatter's kernel does."""
+    parameters = tuple(param.name for param in scatter_parameters(schedule))
+    return KernelProgram(parameters, {}, (WARP, 1 + READERS), 1, tuple(_Builder(schedule).body()))
+
+
 def render_scatter(schedule: ScatterSchedule) -> Rendered:
     """The text of a scatter's kernel.
 
@@ -115,9 +121,7 @@ def render_scatter(schedule: ScatterSchedule) -> Rendered:
             *(d.short for d in schedule.dtypes),
         ]
     )
-    parameters = scatter_parameters(schedule)
-    body = tuple(_Builder(schedule).body())
-    program = KernelProgram(tuple(param.name for param in parameters), {}, (WARP, 1 + READERS), 1, body)
+    parameters, program = scatter_parameters(schedule), scatter_program(schedule)
     check_program(program, name)
     lines = Lines(macros(), WIDTH - len("      ")).of(program.body)
     signature = filled_signature(name, [f"{param.ctype} {param.name}" for param in parameters])

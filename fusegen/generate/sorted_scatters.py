@@ -151,10 +151,9 @@ def _coordinates(position: Term, dims: int, letter: str, index: str, size: str) 
 
 
 def _finished(
-    name: str, says: str, parameters: tuple[SortedParam, ...], threads: tuple[int, int], body: list[Statement],
-    barriers: bool, looked: Looked | None = None,
+    name: str, says: str, parameters: tuple[SortedParam, ...], program: KernelProgram, barriers: bool,
+    looked: Looked | None = None,
 ) -> Rendered:  # fmt: skip
-    program = KernelProgram(tuple(param.name for param in parameters), {}, threads, 1, tuple(body))
     check_program(program, name)
     lines = Lines(macros(), WIDTH - len("      ")).of(program.body)
     signature = filled_signature(name, [f"{param.ctype} {param.name}" for param in parameters])
@@ -169,6 +168,13 @@ def render_keys(schedule: KeysSchedule) -> Rendered:
     Raises:
         LegalityError: its program is not legal: a bug in fusegen.
     """
+    name = f"scatter_keys_{schedule.places.short}_{schedule.keys.short}"
+    says = "keys of places, to sort updates by: the place among those of all lines; of what has none, their number"
+    return _finished(name, says, keys_parameters(schedule), keys_program(schedule), False, schedule.looked)
+
+
+def keys_program(schedule: KeysSchedule) -> KernelProgram:
+    """What a thread does that makes a key."""
     index, keys = Plain(schedule.index), schedule.keys.ctype
     place, size, row = Symbol("place"), Symbol("size"), Symbol("line")
     terms = [Symbol(f"u{dim}") * Symbol(f"stride{dim}") for dim in range(schedule.dims)]
@@ -196,9 +202,8 @@ def render_keys(schedule: KeysSchedule) -> Rendered:
     none = Symbol("count") if schedule.lines else size
     inside = Choice(every([Number(0) <= place, place < size]), key, none)
     body.append(Do(invoke("fg::store", Symbol("keys_ptr") + _P, Convert(keys, inside))))
-    name = f"scatter_keys_{schedule.places.short}_{schedule.keys.short}"
-    says = "keys of places, to sort updates by: the place among those of all lines; of what has none, their number"
-    return _finished(name, says, keys_parameters(schedule), (schedule.threads, 1), body, False, schedule.looked)
+    parameters = tuple(param.name for param in keys_parameters(schedule))
+    return KernelProgram(parameters, {}, (schedule.threads, 1), 1, tuple(body))
 
 
 def render_runs(schedule: RunsSchedule) -> Rendered:
@@ -213,7 +218,13 @@ def render_runs(schedule: RunsSchedule) -> Rendered:
     what = "updates" if schedule.ordered else "sums of parts"
     says = f"scatter: {VERBS[schedule.kind]} {what} with the same key, which follow one another, in their order: those"
     says += f" of {PART} at most, a thread for each column"
-    return _finished(name, says, runs_parameters(schedule), schedule.threads, _Runs(schedule).body(), True)
+    return _finished(name, says, runs_parameters(schedule), runs_program(schedule), True)
+
+
+def runs_program(schedule: RunsSchedule) -> KernelProgram:
+    """What a thread does that adds up a column of runs."""
+    parameters = tuple(param.name for param in runs_parameters(schedule))
+    return KernelProgram(parameters, {}, schedule.threads, 1, tuple(_Runs(schedule).body()))
 
 
 class _Runs:

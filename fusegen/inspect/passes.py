@@ -208,14 +208,17 @@ class Pass:
         return [(step, planned.kernels if planned else ()) for step, planned in self._planned_between]
 
     @property
-    def scan_programs(self) -> list[tuple[str, KernelProgram]]:
-        """The programs of its scans' kernels, each with the name that the kernel has in `text`."""
+    def programs_between(self) -> list[tuple[str, KernelProgram]]:
+        """The programs of its scans' and scatters' kernels, each with the name that the kernel has in `text`."""
         names = {own.text: kernel.entry for own, kernel in zip(self._texts_between, self.between, strict=True)}
         found = dict[str, KernelProgram]()  # by name
         for _, planned in self._planned_between:
             if isinstance(planned, PlannedScan):
                 for stage, kernel in zip(planned.schedule.stages, planned.kernels, strict=True):
                     found.setdefault(names[kernel.text], scan_program(planned.schedule, stage))
+            elif planned is not None:
+                for program, kernel in zip(planned.programs, planned.kernels, strict=False):
+                    found.setdefault(names[kernel.text], program)
         return list(found.items())
 
     @property

@@ -18,9 +18,9 @@ def program_lines(planned: ScheduledKernel) -> list[tuple[str, Link]]:
 
 
 def programs_section(item: Pass) -> str:
-    """The section with what each thread of each kernel does, those of scans last."""
+    """The section with what each thread of each kernel does, those of scans and scatters last."""
     texts = [_texts(planned) for planned in item.kernels]
-    texts += [f"{entry}: {outline(program)}" for entry, program in item.scan_programs]
+    texts += [f"{entry}: {outline(program)}" for entry, program in item.programs_between]
     return section(f"{item.op.label}: kernel programs", "\n\n".join(texts))
 
 

@@ -12,7 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fusegen.kernel_program.memory import Pointer, SharedArray, require
+from fusegen.core.within import NOWHERE
+from fusegen.kernel_program.memory import Place, Pointer, SharedArray, require
 from fusegen.kernel_program.nodes import AddressOf, Invoke, Item, KernelProgram, Symbol, Term
 from fusegen.kernel_program.threads import WARP, Grid, Lockstep, Range, name_of
 
@@ -228,6 +229,52 @@ class _Machine(Lockstep):
         vector = _int(term.template[0])
         first, last = segment * size - begin, self.torch.minimum(segment * size + size, end) - begin
         return Range(first.clamp(min=0) // vector, self.torch.div(last, vector, rounding_mode="trunc"))
+
+    def _no_place(self, term: Invoke) -> Any:
+        return NOWHERE
+
+    def _within(self, term: Invoke) -> Any:
+        """What is out of range is reported on a GPU; here the caller looks."""
+        return self._read(term.args[0])
+
+    def _combine(self, term: Invoke) -> Any:
+        now, update = (self._all_of(self._read(arg)) for arg in term.args)
+        return self._combined(term.template[0], now, update)
+
+    def _combined(self, how: int | str, now: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
+        """What an update and what is there come to."""
+        functions = {
+            "fg::Added": self.torch.add, "fg::Multiplied": self.torch.mul, "fg::Largest": self.torch.maximum,
+            "fg::Smallest": self.torch.minimum,
+        }  # fmt: skip
+        found: torch.Tensor = functions[str(how)](now, update)
+        return found
+
+    def _take_updates(self, term: Invoke) -> None:
+        """One update of each thread after the other, for a place of the line that it owns."""
+        how, count, _ = term.template
+        line, places, updates = (self._first_of(arg) for arg in term.args)
+        thread, meeting = self.thread[self.active], self.meeting[self.block[self.active]]
+        for i in range(_int(count)):
+
+            def ith(of: Place, i: int = i) -> tuple[Any, ...]:
+                *block, row, lane = of.index
+                return *block, row + i, lane
+
+            at = places.array.read(ith(places), thread, meeting)
+            there = at >= 0
+            own, when = thread[there], meeting[there]
+            update = updates.array.read(tuple(index[there] for index in ith(updates)), own, when)
+            where = line.index[0][there], at[there], line.index[-1][there]
+            now = line.array.read(where, own, when)
+            line.array.write(where, own, when, self._combined(how, now, update), copied=False)
+
+    def _first_of(self, term: Term) -> Place:
+        """Where the first of several elements of shared memory is."""
+        assert isinstance(term, AddressOf) and isinstance(term.of, Item)
+        found = self._place(term.of)
+        assert isinstance(found, Place)
+        return found
 
     def _segment_sum(self, term: Invoke) -> Any:
         part = self._read(term.args[1])

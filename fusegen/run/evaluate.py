@@ -30,7 +30,7 @@ from fusegen.fuse.products import chain
 from fusegen.fuse.scans import element, neighbour, running
 from fusegen.fuse.steps import Chain, Product, Scan, Scatter
 from fusegen.plan.backward import prune_backward, reading, result_names
-from fusegen.run.programs import run_programs, run_scan
+from fusegen.run.programs import run_programs, run_scan, run_scatter
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +44,7 @@ Draw = Callable[[Any], Any]
 _Evaluate = Callable[[Op, Tensors, Numbers, Sizes, Any], "list[torch.Tensor]"]
 
 _Scanning = Callable[[Chain, Scan, Tensors, Numbers, Sizes, Any], "dict[str, torch.Tensor]"]
+_Scattering = Callable[[Chain, Scatter, Tensors, Sizes, Any], "torch.Tensor | None"]
 
 
 def meaning(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes, floats: Any = None) -> list[torch.Tensor]:
@@ -69,7 +70,7 @@ def stages(op: Op, stored: bool = False) -> Iterator[tuple[str, Evaluate]]:
     for number in range(count):
         kinds = {type(kernel).__name__ for found in compiled for kernel in _candidate(found, number)}
         yield f"fused, candidate {number + 1} of {count}: {', '.join(sorted(kinds))}", _runs(_fused(number), stored)
-    yield "kernel programs", _runs(run_programs, stored, _scan_programs)
+    yield "kernel programs", _runs(run_programs, stored, _scan_programs, _scatter_programs)
 
 
 def _lowered(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes, floats: Any) -> list[torch.Tensor]:
@@ -93,11 +94,13 @@ def _fused(number: int) -> _Evaluate:
     return evaluate
 
 
-def _runs(evaluate: _Evaluate, stored: bool, scan: _Scanning | None = None) -> Evaluate:
+def _runs(
+    evaluate: _Evaluate, stored: bool, scan: _Scanning | None = None, scatter: _Scattering | None = None
+) -> Evaluate:
     """Of an op with matrix products, ``evaluate`` runs the ops between them.
 
     Args:
-        scan: runs its scans; the reference does if not given.
+        scan: runs its scans; the reference does if not given. ``scatter``: its scatters.
     """
     scans = scan or _scan
 
@@ -116,7 +119,8 @@ def _runs(evaluate: _Evaluate, stored: bool, scan: _Scanning | None = None) -> E
             if isinstance(step, Scan):
                 made = scans(cut, step, known, numbers, sizes, floats)
             elif isinstance(step, Product):
-                made = {step.result: _multiply(cut, step, known, sizes)}
+                found = scatter(cut, step, known, sizes, floats) if scatter and isinstance(step, Scatter) else None
+                made = {step.result: _multiply(cut, step, known, sizes) if found is None else found}
             else:  # several steps may write blocks of one packed result
                 alone = replace(step, outputs=tuple(replace(output, packed=None) for output in step.outputs))
                 results = evaluate(alone, known, numbers, sizes, floats)
@@ -255,6 +259,21 @@ def _scan_programs(
         output.name: _as_it_lies(value, step.axes, things[output.name])
         for output, value in zip(step.outputs, found, strict=True)
     }
+
+
+def _scatter_programs(cut: Chain, step: Scatter, known: Tensors, sizes: Sizes, floats: Any) -> torch.Tensor | None:
+    """The same as `_multiply` by the scatter's kernel programs; None where it has none."""
+    things = _things(cut)
+    places, updates, *_ = _sides(cut, step, known)
+    tensors = [(things[step.left.name].dtype, *places), (things[step.right.name].dtype, *updates)]
+    result = things[step.result]
+    base = None
+    if step.base or step.onto:
+        thing = things[step.base or step.result]
+        lies = [axis for axis in thing.shape if axis]
+        base = _block(thing, known).reshape([sizes[axis] for axis in lies]).permute([lies.index(a) for a in step.axes])
+    found = run_scatter(step, tensors, (result.dtype, base), sizes, floats)
+    return None if found is None else _as_it_lies(found, step.axes, result)
 
 
 def _scatter(

@@ -31,7 +31,8 @@ from fusegen.fuse.scatter_schedule import (
 from fusegen.fuse.schedule import Buffer
 from fusegen.fuse.steps import Scatter
 from fusegen.generate.rendered import Rendered
-from fusegen.generate.scatters import ScatterParam, render_scatter, scatter_parameters
+from fusegen.generate.scatters import ScatterParam, render_scatter, scatter_parameters, scatter_program
+from fusegen.kernel_program.nodes import KernelProgram
 from fusegen.launch.memo import remember
 from fusegen.launch.program import KernelLaunch, Program, in_memory
 from fusegen.matmul.steps import StepSequence
@@ -67,6 +68,11 @@ class PlannedOwned:
         """All texts."""
         return (self.kernel,)
 
+    @property
+    def programs(self) -> tuple[KernelProgram, ...]:
+        """Those of its own kernels, in the order of texts."""
+        return (scatter_program(self.schedule),)
+
 
 @dataclass(frozen=True)
 class PlannedSplit:
@@ -97,6 +103,11 @@ class PlannedSplit:
         """All texts."""
         behind = [item.rendered for item in pipeline.plan(self.combined, self.layout, self.chip)]
         return (self.scatter.kernel, *behind)
+
+    @property
+    def programs(self) -> tuple[KernelProgram, ...]:
+        """That of the scatter; what combines parts is an op like any other."""
+        return self.scatter.programs
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -232,19 +243,19 @@ def _program(planned: PlannedOwned, slots: tuple[str, ...], device: str) -> Prog
     static = [param for param in params if param.kind != "pointer"]
     order = [*(param for param in params if param.kind == "pointer"), *static]
     blocks = -(-planned.launch.lines // schedule.lines)
+    numbers = tuple(in_memory(param.ctype, static_value(param, planned.launch)) for param in static)
     step = KernelLaunch(
         loaded, (blocks, 1, 1), (WARP, 1 + READERS, 1), slots, "<" + "Q" * len(slots),
-        tuple(_number(param, planned.launch) for param in static), tuple(order.index(param) for param in params),
+        numbers, tuple(order.index(param) for param in params),
     )  # fmt: skip
     return Program([step], []).bind(tuple(dict.fromkeys(slots)))
 
 
-def _number(param: ScatterParam, launch: ScatterLaunch) -> bytes:
-    """A number of the launch as it lies in memory."""
-    value = {
+def static_value(param: ScatterParam, launch: ScatterLaunch) -> int:
+    """A number of the launch."""
+    return {
         "lines": lambda: launch.lines, "n": lambda: launch.n, "size": lambda: launch.size,
         "whole": lambda: launch.whole,
         "divisor": lambda: launch.sizes[param.dim],
         "stride": lambda: launch.strides[param.tensor][param.dim], "step": lambda: launch.steps[param.tensor],
     }[param.kind]()  # fmt: skip
-    return in_memory(param.ctype, value)

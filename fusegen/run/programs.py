@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -10,24 +11,34 @@ from fusegen import pipeline
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Op
 from fusegen.core.monoids import BY_KIND
+from fusegen.core.one_term import start
 from fusegen.core.views import block_shape
 from fusegen.declare.reference import Evaluation, packed
 from fusegen.fuse import schedule
 from fusegen.fuse.finish import FINISHES
-from fusegen.fuse.steps import Scan
+from fusegen.fuse.rows_schedule import Chip
+from fusegen.fuse.sorted_scatter_schedule import PART
+from fusegen.fuse.steps import Scan, Scatter
 from fusegen.generate.names import Names
 from fusegen.generate.params import Param, parameters
 from fusegen.generate.render import programs
 from fusegen.generate.scan_params import ScanParam, scan_parameters
 from fusegen.generate.scan_programs import scan_program
+from fusegen.generate.scatters import scatter_parameters, scatter_program
+from fusegen.generate.sorted_scatters import keys_parameters, keys_program, runs_parameters, runs_program
 from fusegen.kernel_program import evaluate
 from fusegen.kernel_program.check import check_program
 from fusegen.kernel_program.memory import Buffer, StateBuffer
 from fusegen.kernel_program.nodes import KernelProgram
 from fusegen.kernel_program.scan_states import ScanBuffer, ScanStates
 from fusegen.launch.program import static_value
+from fusegen.run.owned_scatter_step import PlannedOwned, PlannedSplit
+from fusegen.run.owned_scatter_step import static_value as scatter_value
 from fusegen.run.scan_step import scheduled
 from fusegen.run.scan_step import static_value as scan_value
+from fusegen.run.scatter_step import PlannedRoutine, plan_scatter
+from fusegen.run.sorted_scatter_step import PlannedSort, keys_numbers, runs_numbers
+from fusegen.run.sorted_scatter_step import static_value as sorted_value
 
 if TYPE_CHECKING:
     import torch
@@ -109,6 +120,130 @@ def run_scan(
             arguments = {param.name: argument(param) for param in scan_parameters(scan, stage)}
             evaluate.run(program, launch.grid, arguments, {}, floats)
     return [buffer.values.reshape(shape) for buffer in memory[len(tensors) :]]
+
+
+def run_scatter(
+    step: Scatter, tensors: Sequence[tuple[DType, torch.Tensor, Sequence[str]]],
+    result: tuple[DType, torch.Tensor | None], sizes: Mapping[str, int], floats: Any = None,
+) -> torch.Tensor | None:  # fmt: skip
+    """What the kernels of a scatter write, with the scatter's axes, of tensors that lie row by row; None where the
+    framework's routine does it.
+
+    Args:
+        tensors: places and updates: the dtype that memory has each in, its elements and their axes.
+        result: the dtype of the result, and what the sum is added to, along the scatter's axes, if there is anything.
+        floats: the torch dtype in which floats are computed; float64 if not given.
+
+    Raises:
+        LegalityError, TooManyThreads: as `run_programs` does.
+    """
+    import torch
+
+    dtype, base = result
+    lying = [schedule.Buffer(own, schedule.contiguous(axes, sizes)) for own, _, axes in tensors]
+    lying += [schedule.Buffer(dtype, schedule.contiguous(step.axes, sizes))] * (1 if base is None or step.onto else 2)
+    planned = plan_scatter(step, sizes, lying, Chip(), follows=False)
+    if isinstance(planned, PlannedRoutine):
+        return None
+    return _Scattered(step, planned, tensors, dtype, base, sizes, floats or torch.float64).written()
+
+
+@dataclass
+class _Scattered:
+    """The kernels of one scatter, and the memory that they share."""
+
+    step: Scatter
+    planned: PlannedOwned | PlannedSplit | PlannedSort
+    tensors: Sequence[tuple[DType, torch.Tensor, Sequence[str]]]
+    dtype: DType
+    base: torch.Tensor | None
+    sizes: Mapping[str, int]
+    floats: Any
+
+    def written(self) -> torch.Tensor:
+        """Run everything."""
+        (places, updates), planned = (self._given(*tensor[:2]) for tensor in self.tensors), self.planned
+        shape = [self.sizes[axis] for axis in self.step.axes]
+        if isinstance(planned, PlannedSplit):
+            parts = self._nothing("parts", planned.scatter.schedule.dtypes[2], prod(planned.shape))
+            self._owned(planned.scatter, [places, updates, parts])
+            return self._combined(planned, parts.values.reshape(planned.shape))
+        result = self._nothing("result", self.dtype, prod(shape))
+        if isinstance(planned, PlannedOwned):
+            base = [] if self.base is None or self.step.onto else [self._given(self.dtype, self.base)]
+            if self.step.onto and self.base is not None:
+                result.values.copy_(self.base.reshape(-1))
+            self._owned(planned, [places, updates, result, *base])
+        else:
+            self._sorted(planned, places, updates, result)
+        return result.values.reshape(shape)
+
+    def _kind(self, dtype: DType) -> Any:
+        import torch
+
+        return self.floats if dtype.is_float else getattr(torch, dtype.name)
+
+    def _given(self, dtype: DType, values: torch.Tensor) -> Buffer:
+        return Buffer("given", values.reshape(-1).to(self._kind(dtype)), dtype.size, schedule.VECTOR_BYTES)
+
+    def _nothing(self, name: str, dtype: DType, elements: int) -> Buffer:
+        """Memory that nothing has written yet."""
+        device = self.tensors[1][1].device
+        return _unwritten(name, dtype, elements, self._kind(dtype), device)
+
+    def _run(self, program: KernelProgram, blocks: int, arguments: Mapping[str, Any]) -> None:
+        _few_threads((blocks, 1, 1), program)
+        check_program(program, f"scatter {self.step.kind}")
+        evaluate.run(program, (blocks, 1, 1), arguments, {}, self.floats)
+
+    def _owned(self, planned: PlannedOwned, memory: Sequence[Buffer]) -> None:
+        own, launch = planned.schedule, planned.launch
+        arguments = {
+            param.name: memory[param.tensor] if param.kind == "pointer" else scatter_value(param, launch)
+            for param in scatter_parameters(own)
+        }
+        self._run(scatter_program(own), -(-launch.lines // own.lines), arguments)
+
+    def _combined(self, planned: PlannedSplit, parts: torch.Tensor) -> torch.Tensor:
+        op = planned.combined
+        tensors = dict(zip((operand.name for operand in op.operands), (parts, self.base), strict=False))
+        (found,) = run_programs(op, tensors, {}, {axis: planned.sizes[axis] for axis in planned.axes}, self.floats)
+        return found
+
+    def _sorted(self, planned: PlannedSort, places: Buffer, updates: Buffer, result: Buffer) -> None:
+        scatter, begins = planned.scatter, start(self.step.kind, planned.scatter.runs[0].wide)
+        result.values.copy_(self.base.reshape(-1)) if self.base is not None else result.values.fill_(begins)
+        keys = self._nothing("keys", scatter.keys.keys, scatter.updates)
+        numbers, lying = keys_numbers(scatter), {"places tensor": places, "keys": keys}
+        arguments = {
+            param.name: lying[param.kind] if param.pointer else sorted_value(param, numbers, scatter.loops[:1])
+            for param in keys_parameters(scatter.keys)
+        }
+        self._run(keys_program(scatter.keys), -(-scatter.updates // scatter.keys.threads), arguments)
+        values, order = keys.values.sort(stable=True)
+        lying = {"keys": Buffer("keys", values, keys.size), "order": Buffer("order", order, 8), "updates": updates}
+        for level, n in enumerate(scatter.lengths):
+            own, following = scatter.runs[level > 0], 2 * -(-n // PART)
+            lying |= {
+                "result": result, "next keys": self._nothing("keys", own.keys, following),
+                "sums": self._nothing("sums", own.wide, following * scatter.columns),
+            }  # fmt: skip
+            numbers = runs_numbers(scatter, n)
+            arguments = {
+                param.name: lying[param.kind] if param.pointer else sorted_value(param, numbers, scatter.loops[1:])
+                for param in runs_parameters(own)
+            }
+            self._run(runs_program(own), numbers["tiles"] * -(-n // own.rows), arguments)
+            lying |= {"keys": lying["next keys"], "updates": lying["sums"]}
+
+
+def _unwritten(name: str, dtype: DType, elements: int, kind: Any, device: Any) -> Buffer:
+    """Memory that nothing has written yet."""
+    import torch
+
+    values = torch.full((elements,), float("nan") if kind.is_floating_point else 0, dtype=kind, device=device)
+    written = torch.zeros(elements, dtype=torch.int64, device=device)
+    return Buffer(name, values, dtype.size, schedule.VECTOR_BYTES, written)
 
 
 def _few_threads(grid: Sequence[int], program: KernelProgram) -> None:

@@ -17,6 +17,7 @@ from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Buffer
 from fusegen.fuse.steps import Scatter
 from fusegen.generate.rendered import Rendered
+from fusegen.kernel_program.nodes import KernelProgram
 from fusegen.matmul.steps import NativeSteps, StepSequence
 from fusegen.matmul.views import TensorLayout
 from fusegen.plan.frameworks import Framework, TensorInfo, target_of
@@ -93,6 +94,7 @@ class PlannedRoutine:
     """A scatter by the framework's routine; what looks at places for it, if anything does."""
 
     kernels: tuple[Rendered, ...]
+    programs: tuple[KernelProgram, ...] = ()
     note = "by the framework's routine: what that moves beside is not counted"
 
 

@@ -20,7 +20,16 @@ from fusegen.fuse.sorted_scatter_schedule import (
 )
 from fusegen.fuse.steps import Scatter
 from fusegen.generate.rendered import Rendered
-from fusegen.generate.sorted_scatters import SortedParam, keys_parameters, render_keys, render_runs, runs_parameters
+from fusegen.generate.sorted_scatters import (
+    SortedParam,
+    keys_parameters,
+    keys_program,
+    render_keys,
+    render_runs,
+    runs_parameters,
+    runs_program,
+)
+from fusegen.kernel_program.nodes import KernelProgram
 from fusegen.launch.memo import remember
 from fusegen.launch.program import KernelLaunch, Program, Workspace, in_memory
 from fusegen.matmul.steps import NativeSteps
@@ -50,6 +59,12 @@ class PlannedSort:
             for run in scatter.runs[: len(scatter.lengths)]
         ]
         return _keys_text(scatter.keys), *map(Rendered.from_fields, runs)
+
+    @property
+    def programs(self) -> tuple[KernelProgram, ...]:
+        """Those of its kernels, in the order of texts."""
+        scatter = self.scatter
+        return keys_program(scatter.keys), *map(runs_program, scatter.runs[: len(scatter.lengths)])
 
     @property
     def seconds(self) -> float:
@@ -175,13 +190,39 @@ def places_step(
     return launched, TensorLayout(name, dict(zip(axes, strides, strict=True))), Allocation(name, shape, strides, int64)
 
 
-def _keys_program(planned: PlannedSort, device: str) -> Program:
-    scatter = planned.scatter
-    numbers = {
+def keys_numbers(scatter: SortedScatter) -> dict[str, int]:
+    """The numbers of the launch that makes keys, by kind."""
+    return {
         "n": scatter.updates, "size": scatter.size, "places": scatter.places,
         "each": scatter.updates // (scatter.places // scatter.size),
     }  # fmt: skip
-    return _places_program(scatter.keys, scatter.loops[0], numbers, device)
+
+
+def runs_numbers(scatter: SortedScatter, n: int) -> dict[str, int]:
+    """The numbers of a launch that adds up runs of so many, by kind."""
+    tiles = -(-scatter.columns // scatter.runs[0].columns)
+    return {"n": n, "places": scatter.places, "columns": scatter.columns, "tiles": tiles}
+
+
+def static_value(param: SortedParam, numbers: Mapping[str, int], loops: Sequence[Sequence[Loop]]) -> int:
+    """A number of a launch.
+
+    Args:
+        numbers: those that are no sizes and strides.
+        loops: those that its parameters are of.
+    """
+    if param.kind not in ("divisor", "stride", "position"):
+        return numbers[param.kind]
+    loop = loops[param.loops][param.dim]
+    if param.kind == "divisor":
+        return loop.size
+    name = "result" if param.of_result else "updates" if "updates" in loop.strides else "places"
+    return loop.strides[POSITIONS if param.kind == "position" else name]
+
+
+def _keys_program(planned: PlannedSort, device: str) -> Program:
+    scatter = planned.scatter
+    return _places_program(scatter.keys, scatter.loops[0], keys_numbers(scatter), device)
 
 
 def _places_program(schedule: KeysSchedule, loops: Sequence[Loop], numbers: Mapping[str, int], device: str) -> Program:
@@ -211,9 +252,8 @@ def _runs_program(planned: PlannedSort, device: str) -> Program:
         if level:
             workspaces.append(Workspace(keys, schedule.keys, n))
             workspaces.append(Workspace(sums, schedule.wide, n * scatter.columns))
-        tiles = -(-scatter.columns // schedule.columns)
-        numbers = {"n": n, "places": scatter.places, "columns": scatter.columns, "tiles": tiles}
-        params, grid = runs_parameters(schedule), (tiles * -(-n // schedule.rows), 1, 1)
+        numbers = runs_numbers(scatter, n)
+        params, grid = runs_parameters(schedule), (numbers["tiles"] * -(-n // schedule.rows), 1, 1)
         steps.append(
             _launch(kernel, params, names, numbers, scatter.loops[1:], grid, (*schedule.threads, 1), True, device)
         )
@@ -227,21 +267,11 @@ def _launch(
 ) -> KernelLaunch:  # fmt: skip
     loaded = target_of(device).load(kernel, kernel.entry, "a scatter", follows)
 
-    def number(param: SortedParam) -> bytes:
-        if param.kind not in ("divisor", "stride", "position"):
-            return in_memory(param.ctype, numbers[param.kind])
-        loop = loops[param.loops][param.dim]
-        if param.kind == "divisor":
-            return in_memory(param.ctype, loop.size)
-        strides = loop.strides
-        name = "result" if param.of_result else "updates" if "updates" in strides else "places"
-        name = POSITIONS if param.kind == "position" else name
-        return in_memory(param.ctype, strides[name])
-
     pointers = [param for param in params if param.pointer]
     static = [param for param in params if not param.pointer]
     order = [*pointers, *static]
     return KernelLaunch(
         loaded, grid, block, tuple(names[param.kind] for param in pointers), "<" + "Q" * len(pointers),
-        tuple(map(number, static)), tuple(order.index(param) for param in params),
+        tuple(in_memory(param.ctype, static_value(param, numbers, loops)) for param in static),
+        tuple(order.index(param) for param in params),
     )  # fmt: skip

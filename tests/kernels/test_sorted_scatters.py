@@ -10,11 +10,13 @@ import pytest
 import torch
 
 import fusegen as fg
-from fusegen.core.errors import CompileError
+from fusegen.core.errors import CompileError, LegalityError
 from fusegen.fuse.sorted_scatter_schedule import PART
 from fusegen.inspect.passes import shown_passes
+from fusegen.inspect.programs import programs_section
+from fusegen.kernel_program.nodes import Do, invoke
+from fusegen.run import evaluate, programs, sorted_scatter_step
 from fusegen.run import scatter_step as steps
-from fusegen.run import sorted_scatter_step
 from tests.support.emulated import Racing
 
 BF16, F32, F64, I8, I32, I64 = torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.int32, torch.int64
@@ -205,6 +207,72 @@ def test_texts_are_shown() -> None:
     (shown, *_) = shown_passes(op, (torch.randn(10**6), *tensors[1:]), {})
     names = ["scatter_keys_i64_i32", "scatter_runs_sum_onto_i32_f32_f32", "scatter_sums_sum_onto_i32_f32_f32"]
     assert list(shown.entries) == names
+
+
+def through_programs(op: Any, *tensors: torch.Tensor) -> list[torch.Tensor]:
+    """What the kernel programs of an op compute, without a compiler."""
+    traced = op.trace(*tensors)
+    given = {operand.name: tensor for operand, tensor in zip(traced.operands, tensors, strict=True)}
+    (run,) = (run for stage, run in evaluate.stages(traced) if stage == "kernel programs")
+    return run(traced, given, {}, {})
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("kind", ["sum", "prod", "amax"])
+@pytest.mark.parametrize("form", ["plan_owned_scatter", "plan_split_scatter", "plan_sorted_scatter"])
+def test_programs_are_run_without_a_compiler(form: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each access is looked at: in a tensor, written once, behind a barrier."""
+    if form == "plan_sorted_scatter" and kind == "amax":
+        pytest.skip("extrema are not sorted")
+    only(monkeypatch, form)
+    used: list[str] = []
+    plan = programs.plan_scatter
+
+    def noted(*given: Any, **named: Any) -> Any:
+        used.append(type(found := plan(*given, **named)).__name__)
+        return found
+
+    monkeypatch.setattr(programs, "plan_scatter", noted)
+    torch.manual_seed(4)
+    for columns, n in ((1, 2500), (33, 2500), (1, 1)):
+        if n == 1 and form == "plan_split_scatter":
+            continue
+        x, s = torch.randn(40, columns).double(), 1 + torch.randn(n, columns).double() / 100
+        i = torch.randint(-40, 40, (n, columns))
+        op = fg.op(lambda x, i, s: torch.scatter_reduce(x, 0, i, s, kind) * 2, name="reduced")
+        (found,) = through_programs(op, x, i, s)
+        torch.testing.assert_close(found, torch.scatter_reduce(x, 0, i % 40, s, kind) * 2)
+    assert set(used) == {{"owned": "PlannedOwned", "split": "PlannedSplit"}.get(form.split("_")[1], "PlannedSort")}
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("form", ["plan_owned_scatter", "plan_sorted_scatter"])
+def test_a_program_without_a_barrier_is_found_out(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, form)
+    name = "scatter_program" if form == "plan_owned_scatter" else "runs_program"
+    made = getattr(programs, name)
+    barrier = Do(invoke("__syncthreads"))
+
+    def without(schedule: Any) -> Any:
+        program = made(schedule)
+        assert barrier in program.body
+        return replace(program, body=tuple(statement for statement in program.body if statement != barrier))
+
+    op = fg.op(lambda x, i, s: torch.scatter_add(x, 0, i, s), name="added")
+    given = torch.randn(40, 3).double(), torch.randint(0, 40, (300, 3)), torch.randn(300, 3).double()
+    through_programs(op, *given)
+    monkeypatch.setattr(programs, name, without)
+    with pytest.raises(LegalityError, match="barrier"):
+        through_programs(op, *given)
+
+
+@pytest.mark.cpu
+def test_programs_are_shown() -> None:
+    tensors = torch.randn(10**6), torch.randint(0, 100, (10**5,)), torch.randn(10**5)
+    op = fg.op(lambda x, i, s: torch.scatter_add(x, 0, i, s), name="added")
+    (shown, *_) = shown_passes(op, tensors, {})
+    assert [name for name, _ in shown.programs_between] == list(shown.entries)
+    assert "take_updates" in programs_section(shown_passes(op, (tensors[0][:100], *tensors[1:]), {})[0])
 
 
 FORMS = ("plan_owned_scatter", "plan_split_scatter", "plan_sorted_scatter", "by the framework")
