@@ -29,7 +29,7 @@ from fusegen.run.kernel_steps import KernelStep, copied
 from fusegen.run.matmul_step import MatmulStep
 from fusegen.run.runner import MOST_PLANS, Runner
 from fusegen.run.scan_step import scan_step
-from fusegen.run.scatter_step import scatter_step
+from fusegen.run.scattering import scatter_step
 
 # Addresses from a framework's allocator, modulo 16.
 ALIGNED = 0

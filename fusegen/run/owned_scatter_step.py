@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import count
 from math import prod
 
 from fusegen import pipeline
@@ -35,14 +34,9 @@ from fusegen.generate.scatters import ScatterParam, render_scatter, scatter_para
 from fusegen.kernel_program.nodes import KernelProgram
 from fusegen.launch.memo import remember
 from fusegen.launch.program import KernelLaunch, Program, in_memory
-from fusegen.matmul.steps import StepSequence
-from fusegen.matmul.views import TensorLayout
-from fusegen.plan.frameworks import TensorInfo, target_of
+from fusegen.plan.frameworks import target_of
 from fusegen.plan.layout import row_major
-from fusegen.plan.plan import Allocation
-from fusegen.run.kernel_steps import KernelStep
 from fusegen.run.launched_step import LaunchedStep
-from fusegen.run.runner import Runner
 
 # Lines that lie side by side have owners side by side, which read neighbouring updates. Of fewer, only a single one is
 # split.
@@ -174,13 +168,13 @@ def plan_split_scatter(
     known, buffer = partial(parts)
     scatter = plan_owned_scatter(step, known, [*tensors[:2], buffer], chip.shared, follows, parts)
     assert scatter is not None
-    combined = _combined(step, axes, tensors, _NAMES)
+    combined = combined_parts(step, axes, tensors, _NAMES)
     buffers = dict(zip(_NAMES, (buffer, *tensors[2:]), strict=False))
     layout = pipeline.Layout({axis: known[axis] for axis in axes}, buffers, follows=True, fresh=frozenset(_NAMES[:1]))
     return PlannedSplit(scatter, axes, known, combined, layout, chip)
 
 
-def _combined(step: Scatter, axes: tuple[str, ...], tensors: Sequence[Buffer], names: Sequence[str]) -> Op:
+def combined_parts(step: Scatter, axes: tuple[str, ...], tensors: Sequence[Buffer], names: Sequence[str]) -> Op:
     """What the parts of each place come to, added to a tensor if there is one."""
     result = tensors[2].dtype
     parts = Operand(names[0], wide_of(result), axes)
@@ -203,37 +197,6 @@ def owned_scatter_step(
         slots: what the native call path calls these.
     """
     return LaunchedStep(tuple(tensors), (), slots, _program(planned, slots, device), device)
-
-
-def split_scatter_step(
-    step: Scatter, planned: PlannedSplit, known: dict[str, TensorInfo], lying: Sequence[TensorLayout],
-    buffers: Sequence[Buffer], slots: tuple[str, ...], device: str,
-) -> StepSequence:  # fmt: skip
-    """The steps of a scatter that is split: that of parts, and what these come to.
-
-    Args:
-        known: the tensors; that of parts is put among them.
-        lying, buffers: places, updates, result and base, as tensors and as kernels see them.
-    """
-    result, *base = lying[2:]
-    name = next(n for i in count(1) if (n := f"{result.tensor}_parts{i}") not in known)
-    strides = row_major(planned.shape)
-    known[name] = TensorInfo(planned.shape, strides, buffers[2].dtype, 0, device)
-    known[name] = replace(known[name], dtype=wide_of(buffers[2].dtype))
-    tensors = [(layout.tensor, layout.offset * known[layout.tensor].dtype.size) for layout in lying[:2]]
-    scatter = owned_scatter_step(planned.scatter, [*tensors, (name, 0)], (*slots[:2], name), device)
-    names = (name, result.tensor, *(layout.tensor for layout in base))
-    op = _combined(step, planned.axes, buffers, names)
-    runner = Runner(op, fresh=frozenset({name}))
-    shape = tuple(planned.sizes[axis] for axis in step.axes)
-    infos = [
-        replace(known[layout.tensor], shape=shape, strides=tuple(layout.strides.get(axis, 0) for axis in step.axes))
-        for layout in lying[2:]
-    ]
-    given = {name: known[name], **dict(zip(names[2:], infos[1:], strict=True))}
-    behind = KernelStep(runner, runner.plan_for(given, infos[:1]), (result.tensor,))
-    memory = Allocation(name, planned.shape, strides, known[name].dtype)
-    return StepSequence((scatter, behind), (memory,), device)
 
 
 def _program(planned: PlannedOwned, slots: tuple[str, ...], device: str) -> Program:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from math import prod
 from typing import Any
 
@@ -18,26 +17,20 @@ from fusegen.fuse.schedule import Buffer
 from fusegen.fuse.steps import Scatter
 from fusegen.generate.rendered import Rendered
 from fusegen.kernel_program.nodes import KernelProgram
-from fusegen.matmul.steps import NativeSteps, StepSequence
+from fusegen.matmul.steps import NativeSteps
 from fusegen.matmul.views import TensorLayout
-from fusegen.plan.frameworks import Framework, TensorInfo, target_of
+from fusegen.plan.frameworks import Framework
 from fusegen.plan.native_step import View
-from fusegen.run.launched_step import LaunchedStep
 from fusegen.run.owned_scatter_step import (
     PlannedOwned,
     PlannedSplit,
-    owned_scatter_step,
     plan_owned_scatter,
     plan_split_scatter,
-    split_scatter_step,
 )
 from fusegen.run.sorted_scatter_step import (
     PlannedSort,
-    SortedScatterStep,
     looking_kernels,
-    places_step,
     plan_sorted_scatter,
-    sorted_scatter_step,
 )
 
 
@@ -123,48 +116,8 @@ def plan_scatter(
     return routine if step.kind in ("max", "min") and by_atomics < found.seconds else found
 
 
-def scatter_step(
-    step: Scatter, sizes: Mapping[str, int], known: dict[str, TensorInfo], layouts: Mapping[str, TensorLayout],
-    follows: bool,
-) -> ScatterStep | LaunchedStep | SortedScatterStep | StepSequence:  # fmt: skip
-    """The step for tensors that lie so.
-
-    Args:
-        known: the tensors; memory between kernels of a scatter is put among them.
-        layouts: of what is read and written.
-        follows: other steps run before it.
-    """
-    slots = (step.left.name, step.right.name, step.result, *([step.base] if step.base else []))
-    lying = [layouts[slot] for slot in slots]
-    device = known[lying[2].tensor].device
-    tensors, buffers = list[tuple[str, int]](), list[Buffer]()
-    for layout in lying:
-        info = known[layout.tensor]
-        tensors.append((layout.tensor, layout.offset * info.dtype.size))
-        buffers.append(Buffer(info.dtype, layout.strides, info.alignment + tensors[-1][1]))
-    planned = plan_scatter(step, sizes, buffers, target_of(device).chip, follows)
-    if isinstance(planned, PlannedSplit) and (
-        any(layout.offset for layout in lying[2:]) or len({layout.tensor for layout in lying}) < len(lying)
-    ):
-        # Kernels know where tensors begin, and each by one name.
-        planned = plan_sorted_scatter(step, sizes, buffers, follows) or PlannedRoutine(())
-    if isinstance(planned, PlannedOwned):
-        return owned_scatter_step(planned, tensors, slots, device)
-    if isinstance(planned, PlannedSplit):
-        return split_scatter_step(step, planned, known, lying, buffers, slots, device)
-    if isinstance(planned, PlannedSort):
-        by_framework = _by_framework(step, sizes, lying)
-        _, _, result, *base = zip(by_framework.names, by_framework.views, strict=True)
-        return sorted_scatter_step(step, planned, tensors, result, base[0] if base else None, device)
-    if step.looked is None:
-        return _by_framework(step, sizes, lying)
-    name = next(n for i in count(1) if (n := f"{step.result}_places{i}") not in known)
-    look, places, memory = places_step(step, sizes, buffers[0], tensors[0], name, device, follows)
-    known[name] = TensorInfo(memory.shape, memory.strides, memory.dtype, 0, device)
-    return StepSequence((look, _by_framework(step, sizes, [places, *lying[1:]])), (memory,), device)
-
-
-def _by_framework(step: Scatter, sizes: Mapping[str, int], lying: Sequence[TensorLayout]) -> ScatterStep:
+def by_framework(step: Scatter, sizes: Mapping[str, int], lying: Sequence[TensorLayout]) -> ScatterStep:
+    """The step by the framework's routine, for tensors that lie so."""
     places, updates, *results = lying
     batch = [axis for axis in step.axes if axis in places.strides]
     rest = [axis for axis in step.axes if axis not in (*batch, step.axis)]

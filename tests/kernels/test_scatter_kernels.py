@@ -17,7 +17,7 @@ from fusegen.fuse.steps import Scatter, Source
 from fusegen.inspect.passes import shown_passes
 from fusegen.matmul.views import TensorLayout
 from fusegen.plan.frameworks import Torch
-from fusegen.run import launched_step, owned_scatter_step
+from fusegen.run import launched_step, owned_scatter_step, scattering
 from fusegen.run import scatter_step as steps
 from fusegen.run.launched_step import LaunchedStep
 from tests.support.emulated import Racing
@@ -45,7 +45,7 @@ def run(
     layouts = {n: TensorLayout(n, dict(zip(axes[n], t.stride(), strict=True))) for n, t in tensors.items()}
     sizes = {"d0": places.shape[0], "d1": places.shape[1], "d2": out.shape[1 if along else 0]}
     step = Scatter("y", Source("i", ()), Source("v", ()), axes["y"], ("d1",), onto, axis="d2", kind=kind)
-    planned = steps.scatter_step(step, sizes, known, layouts, follows=False)
+    planned = scattering.scatter_step(step, sizes, known, layouts, follows=False)
     planned.run(tensors, {}, Torch())
     return planned
 
@@ -202,7 +202,7 @@ def test_few_texts_serve_all_numbers_of_places() -> None:
 @pytest.mark.parametrize("which", ["first", "second"])
 def test_both_barriers_are_needed(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     target, original = Racing(), steps.plan_owned_scatter
-    for module in (steps, owned_scatter_step):
+    for module in (scattering, owned_scatter_step):
         monkeypatch.setattr(module, "target_of", lambda device: target)
     monkeypatch.setattr(launched_step, "target_of", lambda device: target)
     places, updates = drawn(70, 20, 9, F32)
