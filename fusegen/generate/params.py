@@ -168,7 +168,7 @@ def _numbers(kernel: Kernel, items: Iterable[Computed], names: Names) -> list[Pa
 
 def _extents(schedule: Schedule) -> list[Param]:
     index = schedule.index
-    divisor = "fg::Divisor" if index == "int" else "fg::Divisor64"
+    divisor = divisor_type(index)
     total = schedule.loops + schedule.inner
     if isinstance(schedule, (ElementwiseSchedule, FullReductionSchedule)):
         needs = needs_coordinates(schedule)
@@ -224,7 +224,7 @@ def _finish_parameters(kernel: Kernel, schedule: Schedule, names: Names) -> tupl
     found += _numbers(kernel, kernel.ending, names)
     found += [step for operand in gathered for step in _steps(operand, kernel, schedule, names)]
     index = schedule.index
-    divisor = "fg::Divisor" if index == "int" else "fg::Divisor64"
+    divisor = divisor_type(index)
     found += [Param("count", "m", index, "kept"), Param("splits", "splits", "int")]
     found += [Param("divisor", f"n{i}", divisor, loop=i) for i in range(1, schedule.kept)]
     for thing in (*operands, *gathered, *kernel.outputs):
@@ -232,3 +232,8 @@ def _finish_parameters(kernel: Kernel, schedule: Schedule, names: Names) -> tupl
         if placement.access is not Access.SINGLE:
             found += _moving(placement, placement.moves[: schedule.kept], kernel, schedule, names)
     return _each_once(found, kernel)
+
+
+def divisor_type(index: str) -> str:
+    """The C type of what positions of this C type are divided by."""
+    return "fg::Divisor" if index == "int" else "fg::Divisor64"

@@ -7,6 +7,7 @@ from typing import Literal
 
 from fusegen.core.scans import PLACES
 from fusegen.fuse.scan_schedule import ScanSchedule
+from fusegen.generate.params import divisor_type
 from fusegen.kernel_program.nodes import (
     ScanState,
 )
@@ -58,7 +59,7 @@ def scan_parameters(schedule: ScanSchedule, stage: str) -> tuple[ScanParam, ...]
     read = program.read | program.read_later if stage == "scan" else program.read
     for place, (name, dtype) in enumerate(program.numbers):
         found += [ScanParam("number", name, dtype.ctype, place)] if name in read else []
-    index, divisor = schedule.index, "fg::Divisor" if schedule.index == "int" else "fg::Divisor64"
+    index, divisor = schedule.index, divisor_type(schedule.index)
     found.append(ScanParam("n", "n", index))
     if schedule.columns or schedule.lanes < schedule.threads:
         found.append(ScanParam("rows", "rows", index))

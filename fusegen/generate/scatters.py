@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,9 +14,10 @@ from fusegen.fuse.scatter_schedule import NAMES, READERS, WARP, ScatterSchedule
 from fusegen.fuse.steps import Looked
 from fusegen.generate.builder import macros
 from fusegen.generate.cexpr import literal
+from fusegen.generate.params import divisor_type
 from fusegen.generate.rendered import Rendered, file_text
 from fusegen.generate.wording import WIDTH, comment, filled_signature
-from fusegen.kernel_program.check import check_program
+from fusegen.kernel_program.check import check_program, waits
 from fusegen.kernel_program.nodes import (
     BLANK,
     BLOCK,
@@ -82,7 +83,7 @@ def scatter_parameters(schedule: ScatterSchedule) -> tuple[ScatterParam, ...]:
         )
     kinds: tuple[ParamKind, ...] = ("lines", "n", "size", *(("whole",) if schedule.split else ()))
     found += [ScatterParam(kind, kind, schedule.index) for kind in kinds]
-    divisor = "fg::Divisor" if schedule.index == "int" else "fg::Divisor64"
+    divisor = divisor_type(schedule.index)
     found += [ScatterParam("divisor", f"n{dim}", divisor, dim=dim) for dim in range(1, schedule.dims)]
     for place, (name, _) in enumerate(_tensors(schedule)):
         found += [ScatterParam("stride", f"{name}_stride{d}", "int64_t", place, d) for d in range(schedule.dims)]
@@ -121,20 +122,45 @@ def render_scatter(schedule: ScatterSchedule) -> Rendered:
             *(d.short for d in schedule.dtypes),
         ]
     )
-    parameters, program = scatter_parameters(schedule), scatter_program(schedule)
+    parameters = [f"{param.ctype} {param.name}" for param in scatter_parameters(schedule)]
+    return finished(name, _says(schedule), parameters, scatter_program(schedule), schedule.looked, schedule.shared)
+
+
+def finished(
+    name: str, says: str, parameters: Sequence[str], program: KernelProgram, looked: Looked | None = None,
+    shared: int = 0,
+) -> Rendered:  # fmt: skip
+    """The text of one of a scatter's kernels.
+
+    Args:
+        says: what it does, for the reader.
+        parameters: as the signature has them.
+        shared: bytes of shared memory that launches ask for.
+
+    Raises:
+        LegalityError: its program is not legal: a bug in fusegen.
+    """
     check_program(program, name)
     lines = Lines(macros(), WIDTH - len("      ")).of(program.body)
-    signature = filled_signature(name, [f"{param.ctype} {param.name}" for param in parameters])
-    code = str(macros().kernel(_header(schedule), "", program.bounds, signature, lines))
-    headers = headers_of(schedule.looked)
-    return Rendered(
-        file_text(headers, [code]), name, None, True, headers, schedule.shared, sites=sites_of(schedule.looked)
-    )
+    code = str(macros().kernel(list(comment(says)), "", program.bounds, filled_signature(name, parameters), lines))
+    headers = (HEADER, PLACES_HEADER) if sites_of(looked) else (HEADER,)
+    return Rendered(file_text(headers, [code]), name, None, waits(program), headers, shared, sites=sites_of(looked))
 
 
-def headers_of(looked: Looked | None) -> tuple[str, ...]:
-    """What a scatter's kernels include."""
-    return (HEADER, PLACES_HEADER) if looked and looked.site else (HEADER,)
+def coordinates(position: Term, dims: int, index: Plain, name: str, size: str, rest: str = "rest") -> list[Statement]:
+    """Of a position along so many dimensions, fastest first.
+
+    Args:
+        name, size: what the coordinate along a dimension and its size are called, with {} for the dimension's number.
+        rest: what is left of the position is called so meanwhile.
+    """
+    if dims < 2:
+        return [Declare(index, name.format(0), position, constant=True)] if dims else []
+    found: list[Statement] = [Declare(index, rest, position)]
+    for dim in range(dims - 1, 0, -1):
+        taken = invoke("fg::take", Symbol(rest), Symbol(size.format(dim)))
+        found.append(Declare(index, name.format(dim), taken, constant=True))
+    return [*found, Declare(index, name.format(0), Symbol(rest), constant=True)]
 
 
 def sites_of(looked: Looked | None) -> tuple[Site, ...]:
@@ -153,12 +179,12 @@ def looked_at(looked: Looked | None, place: Term, size: Term, position: Term) ->
     return invoke("fg::within", place, size, position, looked.site[0]) if looked and looked.site else place
 
 
-def _header(schedule: ScatterSchedule) -> list[str]:
+def _says(schedule: ScatterSchedule) -> str:
     what = f"one warp of a block {VERBS[schedule.kind]} what is for {schedule.lines} lines, a thread each, in shared"
     how = f"memory, in the order of i; {READERS} others read ahead"
     if schedule.split:
-        how += "; i are those of a part, and a line's parts are lines"
-    return list(comment(f"scatter: result[line, places[line, i]]: {what} {how}"))
+        how += "; a line here has one part of the updates of a line of the result"
+    return f"scatter: result[line, places[line, i]]: {what} {how}"
 
 
 class _Builder:
@@ -219,17 +245,7 @@ class _Builder:
 
     def _coordinates(self, line: str) -> list[Statement]:
         """Of a line, fastest first."""
-        dims = self.schedule.dims
-        if not dims:
-            return []
-        if dims == 1:
-            return [Declare(self.index, "j0", Symbol(line), constant=True)]
-        found: list[Statement] = [Declare(self.index, "rest", Symbol(line))]
-        for dim in range(dims - 1, 0, -1):
-            found.append(
-                Declare(self.index, f"j{dim}", invoke("fg::take", Symbol("rest"), Symbol(f"n{dim}")), constant=True)
-            )
-        return [*found, Declare(self.index, "j0", Symbol("rest"), constant=True)]
+        return coordinates(Symbol(line), self.schedule.dims, self.index, "j{}", "n{}")
 
     def _updates_of(self, part: Term) -> list[Statement]:
         """How many updates a part of a line has: the last ones have fewer, or none."""

@@ -8,13 +8,10 @@ from typing import Literal
 from fusegen.core.ir import const
 from fusegen.core.one_term import start
 from fusegen.fuse.sorted_scatter_schedule import PART, KeysSchedule, RunsSchedule
-from fusegen.fuse.steps import Looked
-from fusegen.generate.builder import macros
 from fusegen.generate.cexpr import literal
-from fusegen.generate.rendered import Rendered, file_text
-from fusegen.generate.scatters import COMBINED, VERBS, headers_of, looked_at, sites_of
-from fusegen.generate.wording import WIDTH, comment, filled_signature
-from fusegen.kernel_program.check import check_program
+from fusegen.generate.params import divisor_type
+from fusegen.generate.rendered import Rendered
+from fusegen.generate.scatters import COMBINED, VERBS, coordinates, finished, looked_at, sites_of
 from fusegen.kernel_program.nodes import (
     BLANK,
     BLOCK,
@@ -42,10 +39,9 @@ from fusegen.kernel_program.nodes import (
     either,
     every,
     invoke,
-    negated,
     total,
 )
-from fusegen.kernel_program.text import ATOM, Lines
+from fusegen.kernel_program.text import ATOM
 
 ParamKind = Literal[
     "keys", "order", "updates", "result", "next keys", "sums", "places tensor",
@@ -79,13 +75,9 @@ class SortedParam:
     of_result: bool = False
 
 
-def _divisor(index: str) -> str:
-    return "fg::Divisor" if index == "int" else "fg::Divisor64"
-
-
 def keys_parameters(schedule: KeysSchedule) -> tuple[SortedParam, ...]:
     """The parameter list of the kernel that makes keys."""
-    index, divisor = schedule.index, _divisor(schedule.index)
+    index, divisor = schedule.index, divisor_type(schedule.index)
     alone = "" if schedule.follows else " __restrict__"
     found = [
         SortedParam("places tensor", "places_ptr", f"const {schedule.places.ctype}*{alone}", True),
@@ -104,7 +96,7 @@ def keys_parameters(schedule: KeysSchedule) -> tuple[SortedParam, ...]:
 def runs_parameters(schedule: RunsSchedule) -> tuple[SortedParam, ...]:
     """The parameter list of a kernel that adds up runs."""
     keys, (updates, result), index = schedule.keys.ctype, schedule.dtypes, schedule.index
-    divisor = _divisor(index)
+    divisor = divisor_type(index)
     found = [SortedParam("keys", "keys_ptr", f"const {keys}*", True)]
     found += [SortedParam("order", "order_ptr", "const int64_t*", True)] if schedule.ordered else []
     found += [
@@ -140,26 +132,11 @@ def _reads(schedule: RunsSchedule, loops: int, tensor: str) -> bool:
 
 def _coordinates(position: Term, dims: int, letter: str, index: str, size: str) -> list[Statement]:
     """Of a position, named by its loops, fastest first."""
-    if dims < 2:
-        return [Declare(Plain(index), f"{letter}0", position, constant=True)] if dims else []
-    rest = Symbol(f"rest_{letter}")
-    found: list[Statement] = [Declare(Plain(index), rest.name, position)]
-    for dim in range(dims - 1, 0, -1):
-        taken = invoke("fg::take", rest, Symbol(size.format(dim)))
-        found.append(Declare(Plain(index), f"{letter}{dim}", taken, constant=True))
-    return [*found, Declare(Plain(index), f"{letter}0", rest, constant=True)]
+    return coordinates(position, dims, Plain(index), letter + "{}", size, f"rest_{letter}")
 
 
-def _finished(
-    name: str, says: str, parameters: tuple[SortedParam, ...], program: KernelProgram, barriers: bool,
-    looked: Looked | None = None,
-) -> Rendered:  # fmt: skip
-    check_program(program, name)
-    lines = Lines(macros(), WIDTH - len("      ")).of(program.body)
-    signature = filled_signature(name, [f"{param.ctype} {param.name}" for param in parameters])
-    code = str(macros().kernel(list(comment(says)), "", program.bounds, signature, lines))
-    headers = headers_of(looked)
-    return Rendered(file_text(headers, [code]), name, None, barriers, headers, sites=sites_of(looked))
+def _signature(parameters: tuple[SortedParam, ...]) -> list[str]:
+    return [f"{param.ctype} {param.name}" for param in parameters]
 
 
 def render_keys(schedule: KeysSchedule) -> Rendered:
@@ -170,7 +147,7 @@ def render_keys(schedule: KeysSchedule) -> Rendered:
     """
     name = f"scatter_keys_{schedule.places.short}_{schedule.keys.short}"
     says = "keys of places, to sort updates by: the place among those of all lines; of what has none, their number"
-    return _finished(name, says, keys_parameters(schedule), keys_program(schedule), False, schedule.looked)
+    return finished(name, says, _signature(keys_parameters(schedule)), keys_program(schedule), schedule.looked)
 
 
 def keys_program(schedule: KeysSchedule) -> KernelProgram:
@@ -218,7 +195,7 @@ def render_runs(schedule: RunsSchedule) -> Rendered:
     what = "updates" if schedule.ordered else "sums of parts"
     says = f"scatter: {VERBS[schedule.kind]} {what} with the same key, which follow one another, in their order: those"
     says += f" of {PART} at most, a thread for each column"
-    return _finished(name, says, runs_parameters(schedule), runs_program(schedule), True)
+    return finished(name, says, _signature(runs_parameters(schedule)), runs_program(schedule))
 
 
 def runs_program(schedule: RunsSchedule) -> KernelProgram:
@@ -311,9 +288,9 @@ class _Runs:
         """A run that begins at a row, in its order, up to its end or that of the part."""
         end, until, begin, own, key = (Symbol(name) for name in ("end", "until", "begin", "own", "key"))
         found, schedule = Symbol("found"), self.schedule
-        further = If(negated(key.at(end).equals(own)), (BREAK,), brief=True)
+        further = If(key.at(end).differs(own), (BREAK,), brief=True)
         combined = invoke("fg::combine", found, Symbol("update").at(Symbol("i"), THREAD), of=(COMBINED[schedule.kind],))
-        begins = either(_ROW.equals(begin), negated(key.at(_ROW - 1).equals(own)))
+        begins = either(_ROW.equals(begin), key.at(_ROW - 1).differs(own))
         length = Convert("int", _N - _FROM) if schedule.index != "int" else _N - _FROM
         body = [
             Declare(Plain("int"), "until", invoke("fg::at_most", begin + PART, length), constant=True),

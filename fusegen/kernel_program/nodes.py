@@ -62,6 +62,10 @@ class Term:
         """``a == b``."""
         return Binary("==", self, term(other))
 
+    def differs(self, other: Term | int) -> Term:
+        """``a != b``."""
+        return Binary("!=", self, term(other))
+
     def at(self, *indices: Term | int) -> Term:
         """``a[i][j]``."""
         found: Term = self

@@ -36,7 +36,9 @@ from fusegen.kernel_program.nodes import (
 
 ATOM = 10
 # How tightly operators bind, as the function table has it (declare/table).
-_LEVELS = {"*": 7, "/": 7, "%": 7, "+": 6, "-": 6, "<": 5, "<=": 5, ">": 5, ">=": 5, "==": 4, "^": 4, "&&": 3, "||": 2}
+_LEVELS = {
+    "*": 7, "/": 7, "%": 7, "+": 6, "-": 6, "<": 5, "<=": 5, ">": 5, ">=": 5, "==": 4, "!=": 4, "^": 4, "&&": 3, "||": 2,
+}  # fmt: skip
 
 
 # How an op's expression prints, and how tightly its outermost operator binds.

@@ -428,7 +428,8 @@ class Lockstep:
         functions: dict[str, Callable[[Any, Any], Any]] = {
             "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a // b,
             "%": lambda a, b: a % b, "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b,
-            ">=": lambda a, b: a >= b, "==": lambda a, b: a == b, "^": lambda a, b: a ^ b,
+            ">=": lambda a, b: a >= b, "==": lambda a, b: a == b, "!=": lambda a, b: a != b,
+            "^": lambda a, b: a ^ b,
             "&&": lambda a, b: self._all_of(a) & self._all_of(b),
             "||": lambda a, b: self._all_of(a) | self._all_of(b),
         }  # fmt: skip
