@@ -176,11 +176,14 @@ def own_axes(line: Sequence[str], sizes: Mapping[str, int], places: Buffer) -> l
 
 
 def schedule_places(
-    axes: Sequence[str], sizes: Mapping[str, int], places: Buffer, looked: Looked, follows: bool
+    axes: Sequence[str], axis: str, sizes: Mapping[str, int], places: Buffer, looked: Looked, follows: bool
 ) -> tuple[KeysSchedule, tuple[Loop, ...]]:
-    """How to look at places along these axes for a routine that does not: each as it is, not a key of several lines."""
+    """How to look at the places along an axis that an index with these axes tells, for a routine that does not.
+
+    Each is kept as it is: no key of several lines.
+    """
     loops = tuple(merged(axes, sizes, {"places": places, POSITIONS: positions(looked, sizes)}))
-    index = "int" if prod(sizes[axis] for axis in axes) < _LARGEST_INT else "int64_t"
+    index = "int" if max(prod(sizes[each] for each in axes), sizes[axis]) < _LARGEST_INT else "int64_t"
     return KeysSchedule(places.dtype, int64, len(loops), False, index, follows, looked), loops
 
 

@@ -37,7 +37,8 @@ from fusegen.kernel_program.nodes import (
 ATOM = 10
 # How tightly operators bind, as the function table has it (declare/table).
 _LEVELS = {
-    "*": 7, "/": 7, "%": 7, "+": 6, "-": 6, "<": 5, "<=": 5, ">": 5, ">=": 5, "==": 4, "!=": 4, "^": 4, "&&": 3, "||": 2,
+    "*": 7, "/": 7, "%": 7, "+": 6, "-": 6, "<": 5, "<=": 5, ">": 5, ">=": 5, "==": 4, "!=": 4, "^": 4, "&&": 3,
+    "||": 2,
 }  # fmt: skip
 
 

@@ -47,15 +47,20 @@ _NAMES = ("parts_of_result", "result", "base")
 
 @dataclass(frozen=True)
 class PlannedOwned:
-    """A scatter whose lines threads own: how its kernel walks memory, the numbers of a call, its text, and how long it
-    takes on an H200, about."""
+    """A scatter whose lines threads own: how its kernel walks memory, the numbers of a call, and how long it takes on
+    an H200, about."""
 
     schedule: ScatterSchedule
     launch: ScatterLaunch
-    kernel: Rendered
     seconds: float
 
     note = "by a kernel of its own, in one pass: a thread for each line of the result, which lies in shared memory"
+
+    @property
+    def kernel(self) -> Rendered:
+        """Its text."""
+        made = remember("scatter", (repr(self.schedule),), lambda: asdict(render_scatter(self.schedule)))
+        return Rendered.from_fields(made)
 
     @property
     def kernels(self) -> tuple[Rendered, ...]:
@@ -131,10 +136,7 @@ def plan_owned_scatter(
     found = schedule_scatter(
         step.kind, step.onto, line, step.over, step.axis, sizes, tensors, shared, follows, parts, step.looked
     )
-    if found is None:
-        return None
-    rendered = remember("scatter", (repr(found[0]),), lambda: asdict(render_scatter(found[0])))
-    return PlannedOwned(*found, Rendered.from_fields(rendered), seconds_owned(*found, shared))
+    return None if found is None else PlannedOwned(*found, seconds_owned(*found, shared))
 
 
 def plan_split_scatter(

@@ -36,8 +36,8 @@ from fusegen.run.owned_scatter_step import PlannedOwned, PlannedSplit
 from fusegen.run.owned_scatter_step import static_value as scatter_value
 from fusegen.run.scan_step import scheduled
 from fusegen.run.scan_step import static_value as scan_value
-from fusegen.run.scatter_step import PlannedRoutine, plan_scatter
-from fusegen.run.sorted_scatter_step import PlannedSort, keys_numbers, runs_numbers
+from fusegen.run.scatter_step import plan_scatter
+from fusegen.run.sorted_scatter_step import PlannedRoutine, PlannedSort, keys_numbers, runs_numbers
 from fusegen.run.sorted_scatter_step import static_value as sorted_value
 
 if TYPE_CHECKING:

@@ -15,23 +15,12 @@ from typing import Any
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Buffer
 from fusegen.fuse.steps import Scatter
-from fusegen.generate.rendered import Rendered
-from fusegen.kernel_program.nodes import KernelProgram
 from fusegen.matmul.steps import NativeSteps
 from fusegen.matmul.views import TensorLayout
 from fusegen.plan.frameworks import Framework
 from fusegen.plan.native_step import View
-from fusegen.run.owned_scatter_step import (
-    PlannedOwned,
-    PlannedSplit,
-    plan_owned_scatter,
-    plan_split_scatter,
-)
-from fusegen.run.sorted_scatter_step import (
-    PlannedSort,
-    looking_kernels,
-    plan_sorted_scatter,
-)
+from fusegen.run.owned_scatter_step import PlannedOwned, PlannedSplit, plan_owned_scatter, plan_split_scatter
+from fusegen.run.sorted_scatter_step import PlannedRoutine, PlannedSort, plan_routine, plan_sorted_scatter
 
 
 @dataclass(frozen=True)
@@ -80,17 +69,6 @@ class ScatterStep:
 
 # Seconds on an H200 of the framework's largest or smallest: however few updates there are, and of each.
 _LAUNCHES, _PER_ATOMIC = 150e-6, 100e-12
-
-
-@dataclass(frozen=True)
-class PlannedRoutine:
-    """A scatter by the framework's routine; what looks at places for it, if anything does."""
-
-    kernels: tuple[Rendered, ...]
-    programs: tuple[KernelProgram, ...] = ()
-    note = "by the framework's routine: what that moves beside is not counted"
-
-
 Planned = PlannedOwned | PlannedSplit | PlannedSort | PlannedRoutine
 
 
@@ -108,7 +86,7 @@ def plan_scatter(
         plan_split_scatter(step, sizes, tensors, chip, follows),
         plan_sorted_scatter(step, sizes, tensors, follows),
     )
-    routine = PlannedRoutine(looking_kernels(step, sizes, tensors[0], follows))
+    routine = plan_routine(step, sizes, tensors[0], follows)
     found = min((plan for plan in planned if plan), key=lambda plan: plan.seconds, default=None)
     if found is None or isinstance(found, PlannedSort):
         return found or routine

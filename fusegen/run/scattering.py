@@ -19,8 +19,9 @@ from fusegen.run.kernel_steps import KernelStep
 from fusegen.run.launched_step import LaunchedStep
 from fusegen.run.owned_scatter_step import PlannedOwned, PlannedSplit, combined_parts, owned_scatter_step
 from fusegen.run.runner import Runner
-from fusegen.run.scatter_step import PlannedRoutine, ScatterStep, by_framework
+from fusegen.run.scatter_step import ScatterStep, by_framework
 from fusegen.run.sorted_scatter_step import (
+    PlannedRoutine,
     PlannedSort,
     SortedScatterStep,
     places_step,
@@ -53,7 +54,7 @@ def scatter_step(
         any(layout.offset for layout in lying[2:]) or len({layout.tensor for layout in lying}) < len(lying)
     ):
         # Kernels know where tensors begin, and each by one name.
-        planned = plan_sorted_scatter(step, sizes, buffers, follows) or PlannedRoutine(())
+        planned = plan_sorted_scatter(step, sizes, buffers, follows) or PlannedRoutine(None)
     if isinstance(planned, PlannedOwned):
         return owned_scatter_step(planned, tensors, slots, device)
     if isinstance(planned, PlannedSplit):
@@ -83,8 +84,7 @@ def split_scatter_step(
     result, *base = lying[2:]
     name = next(n for i in count(1) if (n := f"{result.tensor}_parts{i}") not in known)
     strides = row_major(planned.shape)
-    known[name] = TensorInfo(planned.shape, strides, buffers[2].dtype, 0, device)
-    known[name] = replace(known[name], dtype=wide_of(buffers[2].dtype))
+    known[name] = TensorInfo(planned.shape, strides, wide_of(buffers[2].dtype), 0, device)
     tensors = [(layout.tensor, layout.offset * known[layout.tensor].dtype.size) for layout in lying[:2]]
     scatter = owned_scatter_step(planned.scatter, [*tensors, (name, 0)], (*slots[:2], name), device)
     names = (name, result.tensor, *(layout.tensor for layout in base))

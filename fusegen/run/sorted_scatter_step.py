@@ -150,12 +150,35 @@ def sorted_scatter_step(
     )  # fmt: skip
 
 
-def looking_kernels(step: Scatter, sizes: Mapping[str, int], places: Buffer, follows: bool) -> tuple[Rendered, ...]:
-    """The text of what looks at places for the framework's routine; none where nothing has to."""
+@dataclass(frozen=True)
+class PlannedRoutine:
+    """A scatter by the framework's routine; how a kernel looks at places for it, if one has to."""
+
+    looking: KeysSchedule | None
+    note = "by the framework's routine: what that moves beside is not counted"
+
+    @property
+    def kernels(self) -> tuple[Rendered, ...]:
+        """The text of what looks at places."""
+        return (_keys_text(self.looking),) if self.looking else ()
+
+    @property
+    def programs(self) -> tuple[KernelProgram, ...]:
+        """What its threads do."""
+        return (keys_program(self.looking),) if self.looking else ()
+
+
+def plan_routine(step: Scatter, sizes: Mapping[str, int], places: Buffer, follows: bool) -> PlannedRoutine:
+    """A scatter by the framework's routine.
+
+    Args:
+        places: what is known of the index.
+        follows: other steps run before it.
+    """
     axes = _axes_of_places(step, sizes, places)
     if step.looked is None or not prod(sizes[axis] for axis in axes):
-        return ()
-    return (_keys_text(schedule_places(axes, sizes, places, step.looked, follows)[0]),)
+        return PlannedRoutine(None)
+    return PlannedRoutine(schedule_places(axes, step.axis, sizes, places, step.looked, follows)[0])
 
 
 def _axes_of_places(step: Scatter, sizes: Mapping[str, int], places: Buffer) -> list[str]:
@@ -163,14 +186,9 @@ def _axes_of_places(step: Scatter, sizes: Mapping[str, int], places: Buffer) -> 
 
 
 def places_step(
-    step: Scatter,
-    sizes: Mapping[str, int],
-    places: Buffer,
-    tensor: tuple[str, int],
-    name: str,
-    device: str,
+    step: Scatter, sizes: Mapping[str, int], places: Buffer, tensor: tuple[str, int], name: str, device: str,
     follows: bool,
-) -> tuple[LaunchedStep, TensorLayout, Allocation]:
+) -> tuple[LaunchedStep, TensorLayout, Allocation]:  # fmt: skip
     """What looks at the places of a scatter that the framework's routine does, and where it puts them.
 
     Args:
@@ -181,7 +199,7 @@ def places_step(
     assert step.looked is not None
     axes = _axes_of_places(step, sizes, places)
     shape = tuple(sizes[axis] for axis in axes)
-    schedule, loops = schedule_places(axes, sizes, places, step.looked, follows)
+    schedule, loops = schedule_places(axes, step.axis, sizes, places, step.looked, follows)
     program = Program([], []).bind(("places", "keys"))
     if prod(shape):
         program = _places_program(schedule, loops, {"n": prod(shape), "size": sizes[step.axis]}, device)
@@ -266,7 +284,6 @@ def _launch(
     device: str,
 ) -> KernelLaunch:  # fmt: skip
     loaded = target_of(device).load(kernel, kernel.entry, "a scatter", follows)
-
     pointers = [param for param in params if param.pointer]
     static = [param for param in params if not param.pointer]
     order = [*pointers, *static]

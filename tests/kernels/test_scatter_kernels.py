@@ -201,7 +201,8 @@ def test_few_texts_serve_all_numbers_of_places() -> None:
 @pytest.mark.cpu
 @pytest.mark.parametrize("which", ["first", "second"])
 def test_both_barriers_are_needed(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    target, original = Racing(), steps.plan_owned_scatter
+    target, render = Racing(), owned_scatter_step.render_scatter
+    monkeypatch.setattr(owned_scatter_step, "remember", lambda what, key, make: make())
     for module in (scattering, owned_scatter_step):
         monkeypatch.setattr(module, "target_of", lambda device: target)
     monkeypatch.setattr(launched_step, "target_of", lambda device: target)
@@ -210,17 +211,17 @@ def test_both_barriers_are_needed(which: str, monkeypatch: pytest.MonkeyPatch) -
     run("sum", places, updates, out, along=True)
     compare(out, exactly("sum", places, updates, 9, F64))
 
-    def without(*given: Any, **named: Any) -> Any:
-        planned = original(*given, **named)
-        assert planned is not None and planned.kernel.text.count("__syncthreads();") == 2
-        before, between, after = planned.kernel.text.split("__syncthreads();")
+    def without(schedule: Any) -> Any:
+        rendered = render(schedule)
+        assert rendered.text.count("__syncthreads();") == 2
+        before, between, after = rendered.text.split("__syncthreads();")
         text = (
             f"{before}{between}__syncthreads();{after}"
             if which == "first"
             else f"{before}__syncthreads();{between}{after}"
         )
-        return replace(planned, kernel=replace(planned.kernel, text=text))
+        return replace(rendered, text=text)
 
-    monkeypatch.setattr(steps, "plan_owned_scatter", without)
+    monkeypatch.setattr(owned_scatter_step, "render_scatter", without)
     with pytest.raises(CompileError, match="lies between"):
         run("sum", places, updates, torch.empty(70, 9), along=True)

@@ -10,8 +10,11 @@ import pytest
 import torch
 
 import fusegen as fg
+from fusegen.core.dtypes import BY_NAME
 from fusegen.core.errors import CompileError, LegalityError
+from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.sorted_scatter_schedule import PART
+from fusegen.fuse.steps import Looked, Scatter, Source
 from fusegen.inspect.passes import shown_passes
 from fusegen.inspect.programs import programs_section
 from fusegen.kernel_program.nodes import Do, invoke
@@ -264,6 +267,19 @@ def test_a_program_without_a_barrier_is_found_out(form: str, monkeypatch: pytest
     monkeypatch.setattr(programs, name, without)
     with pytest.raises(LegalityError, match="barrier"):
         through_programs(op, *given)
+
+
+@pytest.mark.cpu
+def test_a_routine_is_told_places_beyond_2_to_the_31() -> None:
+    """What looks at them for it has the axis' size as a parameter: of few updates it had been an int."""
+    sizes, looked = {"d0": 2**31 + 5, "d1": 3}, Looked(True, None, ("d1",))
+    step = Scatter("y", Source("i", ()), Source("v", ()), ("d0",), ("d1",), axis="d0", kind="max", looked=looked)
+    lying = (("int64", "d1"), ("float32", "d1"), ("float32", "d0"))
+    tensors = [steps.Buffer(BY_NAME[name], {axis: 1}) for name, axis in lying]
+    planned = steps.plan_scatter(step, sizes, tensors, Chip(), follows=False)
+    assert isinstance(planned, sorted_scatter_step.PlannedRoutine) and planned.looking is not None
+    assert planned.looking.index == "int64_t" and "int64_t size" in planned.kernels[0].text
+    assert len(planned.programs) == len(planned.kernels) == 1
 
 
 @pytest.mark.cpu
