@@ -247,6 +247,8 @@ def references(case: Case, x: Tensors) -> list[Exact]:
     made = []
     for place, (reference, parts) in enumerate(zip(found, sensitivity, strict=True)):
         which = "derivative" if place else "value"
+        if place and case.carries:
+            parts = parts + case.carries(x[0]).nan_to_num(0.0, 0.0)
         terms = case.terms[1](x[0]) if case.terms and case.terms[0] == which else nowhere
         edges = case.edges(*x) if case.edges and which == "derivative" else nowhere.bool()
         if case.name == "lgamma" and which == "value":
