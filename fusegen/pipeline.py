@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from fusegen.core.ir import Op
+from fusegen.core.ir import Op, names_read
 from fusegen.core.locks import cached_property
 from fusegen.core.recent import Recent
 from fusegen.core.serialize import op_from_json, op_to_json, saved_from_json, saved_to_json
@@ -25,6 +25,7 @@ from fusegen.derive.lower import lower
 from fusegen.derive.tangent import tangent
 from fusegen.derive.training import Training, train
 from fusegen.derive.value_and_grad import value_and_gradient
+from fusegen.fuse import kernel_time
 from fusegen.fuse.check import check_kernels
 from fusegen.fuse.choices import NOTHING_CHOSEN, OF_THE_OP, Choices, Chosen
 from fusegen.fuse.group import group, group_by_other_rows, group_by_rows, group_by_strided_rows
@@ -33,6 +34,7 @@ from fusegen.fuse.row_kernel import RowKernel, as_row_kernel
 from fusegen.fuse.rows_schedule import Chip, schedule_rows
 from fusegen.fuse.schedule import IN_TABLE, Buffer, Launch, Schedule, contiguous, schedule
 from fusegen.fuse.strided_rows import StridedRowKernel, schedule_strided_rows
+from fusegen.fuse.work import work_of_op
 from fusegen.generate.rendered import Rendered
 from fusegen.launch.memo import is_memorable, remember
 from fusegen.launch.program import KernelLaunch, Program, Target, Workspace, make_steps
@@ -41,6 +43,9 @@ HOPPER = Chip()
 # What is chosen of an op as a whole (fuse/choices): which of the sets of kernels that fit; and of a kernel that could
 # do without, whether it goes by rows.
 KERNELS, BY_ROWS = "kernels", "by_rows"
+# The first candidate that fits is taken unless another one has clearly less to do. Others are not even made where it
+# takes hardly more than anything could, or so few microseconds that launches count for more: small sizes share a text.
+CLEARLY, WORTH_A_LOOK, SHORT = 0.85, 1.25, 4.0
 # Texts of one op that are kept: one for each schedule, which depends on how tensors lie, and seldom on sizes.
 _MOST_TEXTS = 1024
 
@@ -107,6 +112,13 @@ class Compiled:
             yield self.by_strided_rows
         yield from self.by_other_rows
         yield self.kernels
+
+    def least(self, sizes: Mapping[str, int]) -> float:
+        """What any candidate takes at least."""
+        op = self.lowered
+        needed = names_read([*op.statements, *op.outputs])
+        things = [*(operand for operand in op.operands if operand.name in needed), *op.outputs]
+        return kernel_time.at_least(things, work_of_op(op, sizes), sizes)
 
     def rendered(self, kernel: Kernel, plan: Schedule, candidate: int) -> Rendered:
         """The text of a kernel of a candidate. Kernels of two candidates may be of one class and name."""
@@ -243,16 +255,33 @@ def plan_op(op: Op, layout: Layout, chip: Chip = HOPPER, chosen: Chosen = NOTHIN
     Args:
         chosen: what to do otherwise than schedules do by themselves (fuse/choices).
     """
-    compiled, found = compile_op(op), list[ScheduledOp]()
+    compiled, found, settled = compile_op(op), list[_Sketch](), False
     wanted = chosen.get(OF_THE_OP, {}).get(KERNELS, 0)
     for at, kernels in enumerate(compiled.candidates()):
-        planned = _planned(compiled, at, kernels, layout, chip, chosen)
-        found += [planned] if planned else []
-        if len(found) > wanted:
+        sketch = _sketched(compiled, at, kernels, layout, chip, chosen)
+        if sketch:
+            found.append(sketch)
+            if len(found) == 1:
+                settled = not compiled.by_rows or _is_good(sketch, compiled)
+        if settled and len(found) > wanted:
             break
+    own = which = 0 if settled else _best(found)
     if compiled.by_rows:  # how many fit is not known before they are made
-        found[-1].choices.of(OF_THE_OP).take(KERNELS, 0, range(len(found) + 1))
-    return found[-1]
+        options = range(len(found) + 1)
+        which = min(found[own].choices.of(OF_THE_OP).take(KERNELS, own, options), len(found) - 1)
+        found[which].choices.made[OF_THE_OP] = found[own].choices.made[OF_THE_OP]
+    return found[which].rendered(compiled)
+
+
+def _is_good(sketch: _Sketch, compiled: Compiled) -> bool:
+    """Whether there is little to gain: by what it takes, or since it takes no time."""
+    return sketch.working < SHORT or sketch.microseconds < WORTH_A_LOOK * compiled.least(sketch.sizes)
+
+
+def _best(sketches: Sequence[_Sketch]) -> int:
+    """The first one, in which most is fused, if none has clearly less to do in fewer microseconds."""
+    best = min(range(len(sketches)), key=lambda at: sketches[at].microseconds)
+    return best if sketches[best].working < CLEARLY * sketches[0].working else 0
 
 
 def plan_in_table(op: Op, layout: Layout, chip: Chip = HOPPER) -> ScheduledKernel | None:
@@ -261,21 +290,47 @@ def plan_in_table(op: Op, layout: Layout, chip: Chip = HOPPER) -> ScheduledKerne
     compiled = compile_op(op)
     for at, kernels in enumerate(compiled.candidates()):
         if len(kernels) == 1 and (
-            found := _planned(compiled, at, kernels, layout, chip, NOTHING_CHOSEN, in_table=True)
+            found := _sketched(compiled, at, kernels, layout, chip, NOTHING_CHOSEN, in_table=True)
         ):
-            return found.kernels[0]
+            return found.rendered(compiled).kernels[0]
     return None
 
 
-def _planned(
+@dataclass(frozen=True)
+class _Sketch:
+    """What `ScheduledOp` has, before there is any text: ``candidate`` is the place among those of its op."""
+
+    candidate: int
+    scheduled: tuple[tuple[Kernel, Schedule, Launch], ...]
+    workspaces: tuple[Workspace, ...]
+    choices: Choices
+    sizes: Mapping[str, int]
+
+    @cached_property
+    def working(self) -> float:
+        """Microseconds of its kernels, about, without what launches add."""
+        return sum(kernel_time.working(*each, self.sizes) for each in self.scheduled)
+
+    @property
+    def microseconds(self) -> float:
+        """The same with that: one kernel after the other."""
+        return self.working + sum(kernel_time.launching(schedule) for _, schedule, _ in self.scheduled)
+
+    def rendered(self, compiled: Compiled) -> ScheduledOp:
+        """With the text of each kernel."""
+        kernels = tuple(ScheduledKernel(*each, compiled.rendered(*each[:2], self.candidate)) for each in self.scheduled)
+        return ScheduledOp(kernels, self.workspaces, self.choices)
+
+
+def _sketched(
     compiled: Compiled, candidate: int, kernels: Sequence[Kernel], layout: Layout, chip: Chip, chosen: Chosen,
     in_table: bool = False,
-) -> ScheduledOp | None:  # fmt: skip
+) -> _Sketch | None:  # fmt: skip
     """None where a row kernel does not fit the layout, or a kernel has no text that launches take ``in_table``."""
     choices = Choices(chosen)
     real = {output.name for output in compiled.op.outputs}
     sizes, buffers = dict(layout.sizes), dict(layout.buffers)
-    planned: list[ScheduledKernel] = []
+    planned: list[tuple[Kernel, Schedule, Launch]] = []
     workspaces: list[Workspace] = []
     for kernel in kernels:
         between = [o for o in kernel.outputs if o.name not in real]
@@ -289,7 +344,7 @@ def _planned(
         read = (*kernel.tensors, *(gathered.table for gathered in kernel.gathered))
         fresh = tuple(dict.fromkeys(operand.name for operand in read if operand.name in layout.fresh))
         # A kernel that has nothing to do is not launched, so that none follows it.
-        follows = layout.follows or any(not before.launch.empty for before in planned)
+        follows = layout.follows or any(not before.empty for _, _, before in planned)
         plan = replace(plan, follows=follows, fresh=fresh)
         if in_table:
             if not isinstance(plan, IN_TABLE):
@@ -301,8 +356,8 @@ def _planned(
             buffers[o.name] = Buffer(o.dtype, contiguous(order, sizes))
         for o in (*between, *kernel.partials):
             workspaces.append(Workspace(o.name, o.dtype, prod(sizes[a] for a in o.shape if a)))
-        planned.append(ScheduledKernel(kernel, plan, launch, compiled.rendered(kernel, plan, candidate)))
-    return ScheduledOp(tuple(planned), tuple(workspaces), choices)
+        planned.append((kernel, plan, launch))
+    return _Sketch(candidate, tuple(planned), tuple(workspaces), choices, sizes)
 
 
 def _scheduled(

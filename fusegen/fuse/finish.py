@@ -9,12 +9,16 @@ FEW_PARTIALS, TILED_RESULTS = 8, 1024
 FINISHES = {"thread": (128, (128, 1, 1)), "block": (1, (128, 1, 1)), "tile": (32, (32, 32, 1))}
 
 
-def finish_of(partials: int, results: int, *, sums: bool) -> str:
+# Bytes of states of one result that a tile has room for: each thread leaves its own in the 48 kB of shared memory that
+# a kernel can declare.
+TILED_BYTES = 40
+
+
+def finish_of(partials: int, results: int, state_bytes: int = 0) -> str:
     """One of FINISHES, for so many partial results of each result.
 
-    ``sums``: all of them are plain sums. The states of other reductions, for 32 x 32 threads, may be more than the 48
-    kB of shared memory that a kernel can declare.
+    ``state_bytes``: of what reductions that are no plain sums keep of one result.
     """
     if partials <= FEW_PARTIALS:
         return "thread"
-    return "tile" if sums and results >= TILED_RESULTS else "block"
+    return "tile" if state_bytes <= TILED_BYTES and results >= TILED_RESULTS else "block"

@@ -25,21 +25,23 @@ from fusegen.core.ir import (
     Output,
     Place,
     Reduce,
+    Ref,
     Substitution,
     names_read,
     refs,
     transform,
     walk,
 )
-from fusegen.core.subexpressions import ascii_name, introduce_lets
+from fusegen.core.subexpressions import ascii_name, describe, introduce_lets, safe_name
 from fusegen.core.within import merged, sites
+from fusegen.fuse import cost
 from fusegen.fuse.argreduce import in_one_pass
 from fusegen.fuse.gather import gathering
-from fusegen.fuse.hoist import Hoist
+from fusegen.fuse.hoist import WORTH_A_REGISTER, Hoist
 from fusegen.fuse.kernel import Gathered, Kernel, kernel_name, read_by
 from fusegen.fuse.nested_sums import nested, sharing
 from fusegen.fuse.row_kernel import GROUP_AXIS, SHARE_AXIS, TILE_AXIS, RowKernel, levels
-from fusegen.fuse.rows import Allowed, Fused, fuse, in_order
+from fusegen.fuse.rows import WORTH_MEMORY, Allowed, Fused, fuse, in_order
 from fusegen.fuse.strided_rows import fuse_strided_rows
 
 # Row kernels of an op that follow from each other.
@@ -194,7 +196,8 @@ def _kernels(
         (home.outputs if home else elementwise.setdefault(space, [])).append(output)
     _take_along(passes, elementwise)
     names = op.names()
-    stored = {**given, **_stored(passes, elementwise, wanted)}
+    once = _compute_once(op, passes, elementwise, axes, given)
+    stored = {**given, **once, **_stored(passes, elementwise, wanted)}
     kernels = [_reduce_kernel(op, *_regrouped(op, p, names, {**axes, **_axes_of(stored)}), stored) for p in passes]
     for p in passes:
         axes.update({r.name: p.space - p.over for r in p.reduces})
@@ -269,6 +272,66 @@ def _take_along(passes: list[_Pass], elementwise: dict[frozenset[str], list[Outp
         for output in outputs:
             ready = all(level.get(name, 0) < p.level for name in names_read([output]))
             (p.pointwise if ready else elementwise.setdefault(p.space, [])).append(output)
+
+
+def _compute_once(
+    op: Op, passes: list[_Pass], elementwise: dict[frozenset[str], list[Output]], axes: dict[str, frozenset[str]],
+    given: Mapping[str, Operand],
+) -> dict[str, Operand]:  # fmt: skip
+    """What elements need of a reduction's results, and what is the same for all elements of one, is computed with them:
+    a mean's ``rsqrt(var + eps)`` once a column, not at each of its elements. What of that is worth it becomes a result
+    of the reduction's kernel, by name the operand that it is for others."""
+    along, names = Axes(axes), op.names()
+    plain = {o.name for o in (*op.operands, *given.values()) if not isinstance(o, Gathered)}
+    known = plain | {scalar.name for scalar in op.scalars} | {r.name for p in passes for r in p.reduces}
+    taken = {*axes, *known, *(thing.name for thing in (*op.operands, *op.statements, *op.outputs))}
+    found, values = dict[str, Operand](), dict[Expr, Expr]()
+
+    def ready(root: Expr, space: frozenset[str], before: list[_Pass]) -> Expr:
+        read = {ref.name for ref in refs(root)}
+        homes = [p for p in before if not read.isdisjoint(r.name for r in p.reduces)]
+        if not homes:
+            return root
+        stack, seen = [root], set[Expr]()
+        while stack:
+            node = stack.pop()
+            if node in seen or node in values:
+                continue
+            seen.add(node)
+            home = _home_of(node, space, homes, before)
+            if home is None:
+                stack += node.children
+                continue
+            name = safe_name(
+                names.get(node) or describe(node.children, node.function if isinstance(node, Call) else ""), taken
+            )
+            taken.add(name)
+            kept = in_order(home.space - home.over)
+            home.outputs.append(Output(name, node, node.dtype, kept))
+            found[name] = Operand(name, node.dtype, kept)
+            axes[name] = frozenset(kept)
+            values[node] = Ref(name, node.dtype)
+        return Substitution(values).of(root) if values else root
+
+    def _home_of(node: Expr, space: frozenset[str], homes: list[_Pass], before: list[_Pass]) -> _Pass | None:
+        if not isinstance(node, Call) or not node.dtype.is_float or not along.of(node) < space:
+            return None
+        needs = {ref.name for ref in refs(node)}
+        kept = frozenset(along.of(node))
+        # One number takes no memory.
+        if not needs <= known or cost.of(walk([node])) < (WORTH_MEMORY if kept else WORTH_A_REGISTER):
+            return None
+        own = [p for p in before if not needs.isdisjoint(r.name for r in p.reduces)] or homes
+        home = own[-1]
+        return home if kept == home.space - home.over and all(axes[n] <= kept for n in needs if n in axes) else None
+
+    for at, p in enumerate(passes):
+        before = [other for other in passes[:at] if other.level < p.level]
+        p.reduces[:] = [replace(r, expr=ready(r.expr, p.space, before)) for r in p.reduces]
+        p.pointwise[:] = [replace(o, expr=ready(o.expr, p.space, before)) for o in p.pointwise]
+    for space, outputs in elementwise.items():
+        outputs[:] = [replace(o, expr=ready(o.expr, space, passes)) for o in outputs]
+    return found
 
 
 def _suffix(kernel: Kernel) -> str:

@@ -578,7 +578,7 @@ def _schedule(
         placements=placements, exact=exact, slices=sliced,
         vectors_per_thread=shape.vectors_per_thread, rows=shape.rows, cluster=shape.cluster,
         persistent=persistent, unaligned=unaligned, chunked=chunked, split=shape.splits > 1,
-        finish=finish_of(shape.splits, 1, sums=False),
+        finish=finish_of(shape.splits, 1),
         threads_per_segment=(
             min(WARP, shape.threads, 1 << (segment // vector).bit_length() - 1) if kernel.segments else 0
         ),

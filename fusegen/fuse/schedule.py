@@ -480,7 +480,7 @@ def _full_reduction(
     blocks = choices.take("blocks", blocks, [number for number in around if number <= most])
     found = FullReductionSchedule(
         loops=walk.loops, vector=walk.vector, index=walk.index, placements=walk.placements, whole_rows=walk.whole_rows,
-        exact=walk.exact, split=blocks > 1, finish=finish_of(blocks, 1, sums=True),
+        exact=walk.exact, split=blocks > 1, finish=finish_of(blocks, 1),
     )  # fmt: skip
     return found, replace(launch, grid=(blocks, 1, 1), splits=blocks)
 
@@ -633,7 +633,8 @@ def _reduction(
         axis_sizes, (blocks, splits, 1), splits, chunk,
         (block_width, threads // block_width, 1) if along_kept else (threads, 1, 1),
     )  # fmt: skip
-    finish = finish_of(splits, m, sums=not any(BY_KIND[r.kind].state for r in kernel.states))
+    states = [r for r in kernel.states if BY_KIND[r.kind].state]
+    finish = finish_of(splits, m, sum(BY_KIND[r.kind].fields * r.expr.dtype.size for r in states))
     index = index_type(loops, buffers)
     if not along_kept:
         return LineSchedule(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import ceil, prod
 
+from fusegen.fuse.kernel_time import BANDWIDTH, elements, launching
 from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.rows_schedule import MOST_THREADS, MULTIPROCESSORS, REGISTERS, RowSchedule, registers
 from fusegen.fuse.schedule import ColumnSchedule, Launch, Schedule
@@ -15,8 +16,8 @@ from fusegen.fuse.strided_rows import StridedRowKernel, StridedRowSchedule
 from fusegen.fuse.strided_rows import registers as strided_registers
 from fusegen.pipeline import ScheduledKernel, ScheduledOp
 
-# Bytes a microsecond, bytes under way on a multiprocessor that this takes, and microseconds of a launch: a large GPU's.
-BANDWIDTH, UNDER_WAY, LAUNCH = 4.0e6, 32 * 1024, 2.5
+# Bytes under way on a multiprocessor that full speed takes.
+UNDER_WAY = 32 * 1024
 # Registers of a thread of the kernels that do not count them; blocks, and bytes of shared memory, of a multiprocessor.
 USUAL_REGISTERS, MOST_BLOCKS, SHARED = 40, 32, 227 * 1024
 
@@ -29,7 +30,7 @@ def microseconds(planned: ScheduledOp) -> float:
 def _of_kernel(planned: ScheduledKernel) -> float:
     plan, launch = planned.schedule, planned.launch
     things = [*planned.kernel.tensors, *planned.kernel.written]
-    moved = sum(thing.dtype.size * _elements(thing.name, launch) for thing in things)
+    moved = sum(thing.dtype.size * elements(thing.name, launch) for thing in things)
     blocks, threads = max(1, prod(launch.grid)), prod(launch.block)
     resident = min(MOST_THREADS // threads, REGISTERS // (threads * _registers(planned)), MOST_BLOCKS)
     resident = max(1, min(resident, SHARED // plan.dynamic if plan.dynamic else resident))
@@ -39,12 +40,7 @@ def _of_kernel(planned: ScheduledKernel) -> float:
     each = sum(thing.dtype.size for thing in planned.kernel.tensors) * plan.vector * plan.vectors_per_thread * unroll
     under_way = each * threads * min(resident, ceil(blocks / MULTIPROCESSORS)) * _used(plan, launch)
     slow = max(1.0, UNDER_WAY / max(under_way, 1))
-    return moved / BANDWIDTH * slow / busy + LAUNCH * (2 if plan.split else 1)
-
-
-def _elements(name: str, launch: Launch) -> int:
-    steps = launch.strides.get(name, ())
-    return prod(size for size, step in zip(launch.sizes, steps, strict=False) if step)
+    return moved / BANDWIDTH * slow / busy + launching(plan)
 
 
 def _registers(planned: ScheduledKernel) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -284,3 +285,35 @@ def test_nothing_of_a_row_is_computed_at_each_element(name: str) -> None:
             axes[let.name] = along.of(let.expr)
         hoist = Hoist.among([item.expr for item in kernel.items], along, frozenset(kernel.over), rounded=False)
         assert not hoist.fixed([item.expr for item in kernel.items])
+
+
+def by_the_batch(x: Any, w: Any, b: Any) -> Any:
+    """A batch norm by hand, before an activation."""
+    centred = x - fg.mean(x, 0, keepdims=True)
+    return fg.silu(centred * fg.rsqrt(fg.var(x, 0, keepdims=True) + 1e-5) * fg.exp(w) + b)
+
+
+def by_the_batch_in_torch(x: Any, w: Any, b: Any) -> Any:
+    centred = x - x.mean(0, keepdim=True)
+    return torch.nn.functional.silu(centred * (x.var(0, keepdim=True) + 1e-5).rsqrt() * w.exp() + b)
+
+
+@pytest.mark.parametrize("dtype", (F32, F64, BF16, F16))
+@pytest.mark.parametrize("width", (64, 33))
+def test_what_follows_from_sums_is_computed_with_them(dtype: torch.dtype, width: int) -> None:
+    """Too long a column to stay on the chip: what its elements need of it is a result of the kernel that adds it up."""
+    tensors = leaves((9000, width), (width,), (width,), dtype=dtype)
+    op = fg.op(by_the_batch)
+    for planned in planned_passes(op, *tensors):
+        assert not re.search(r"(rsqrt|exp|fg::divide)f?\(", planned[-1].rendered.text)
+    agree(op, by_the_batch_in_torch, *tensors)
+
+
+def test_what_a_whole_tensor_is_divided_by_is_computed_once() -> None:
+    def scaled(x: Any) -> Any:
+        return x / fg.sqrt(fg.sum(x * x) + 1.0) + fg.log(fg.sum(fg.abs(x)))
+
+    tensors = leaves((300, 70))
+    forward = planned_passes(fg.op(scaled), *tensors)[0]
+    assert not re.search(r"(sqrt|log)f?\(", forward[-1].rendered.text)
+    agree(fg.op(scaled), lambda x: x / (x.square().sum() + 1).sqrt() + x.abs().sum().log(), *tensors)
