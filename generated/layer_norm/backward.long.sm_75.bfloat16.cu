@@ -12,11 +12,10 @@
 //   prod_rstd = rstd * ratio
 //   d_deviation = sum[d1](-(prod_d_out_weight * diff_input_mean * prod))
 //   d_total = sum[d1](-(prod_d_out_weight * prod_rstd))
-//   mean_2 = total / float32(D1)
 //   rstd_2 = rsqrt(deviation / float32(D1) + eps)
 // row: a block a result, reduced over D1, along the fast axis; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
-void layer_norm_backward_bf16_d_deviation_and_3_more(const bf16* __restrict__ input_ptr,       // [D0, D1]
+void layer_norm_backward_bf16_d_deviation_and_2_more(const bf16* __restrict__ input_ptr,       // [D0, D1]
                                                      const bf16* __restrict__ weight_ptr,      // [D1]
                                                      const bf16* __restrict__ d_out_ptr,       // [D0, D1]
                                                      const float* __restrict__ total_ptr,      // [D0]
@@ -72,13 +71,11 @@ void layer_norm_backward_bf16_d_deviation_and_3_more(const bf16* __restrict__ in
 
 // The pieces of each result, combined in their order.
 extern "C" __global__ __launch_bounds__(128)
-void layer_norm_backward_bf16_d_deviation_and_3_more_finish(const float* d_deviation_partial,         // [splits, m]
+void layer_norm_backward_bf16_d_deviation_and_2_more_finish(const float* d_deviation_partial,         // [splits, m]
                                                             const float* d_total_partial,             // [splits, m]
-                                                            const float* __restrict__ total_ptr,      // [D0]
                                                             const float* __restrict__ deviation_ptr,  // [D0]
                                                             float* __restrict__ d_deviation_ptr,      // [D0]
                                                             float* __restrict__ d_total_ptr,          // [D0]
-                                                            float* __restrict__ mean_2_ptr,           // [D0]
                                                             float* __restrict__ rstd_2_ptr,           // [D0]
                                                             float eps, int64_t D1, int m, int splits) {
   fg::wait_for_previous_kernel();
@@ -91,11 +88,9 @@ void layer_norm_backward_bf16_d_deviation_and_3_more_finish(const float* d_devia
     d_deviation += d_deviation_partial[piece * m + result];
     d_total += d_total_partial[piece * m + result];
   }
-  const float total = fg::load(total_ptr + j0);
   const float deviation = fg::load(deviation_ptr + j0);
   fg::store(d_deviation_ptr + j0, d_deviation);
   fg::store(d_total_ptr + j0, d_total);
-  fg::store(mean_2_ptr + j0, fg::divide_by_count(total, float(D1)));
   fg::store(rstd_2_ptr + j0, rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps));
 }
 
@@ -157,19 +152,21 @@ void layer_norm_backward_bf16_d_weight_and_1_more(const bf16* __restrict__ input
 }
 
 // layer_norm, backward                                        declared in ops/norms.py
-//   sum = d_out * (weight * rstd_2) + d_deviation * 2 * (input - mean_2)
+//   mean = total / float32(D1)
+//   diff_input_mean = input - mean
+//   sum = d_out * (weight * rstd_2) + d_deviation * 2 * diff_input_mean
 //   d_input = sum + d_total
-// elementwise: 8 elements a thread; weight, mean_2, rstd_2, d_deviation, d_total broadcast
+// elementwise: 8 elements a thread; weight, total, rstd_2, d_deviation, d_total broadcast
 extern "C" __global__ __launch_bounds__(256)
 void layer_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,   // [D0, D1]
                                       const bf16* __restrict__ weight_ptr,  // [D1]
                                       const bf16* __restrict__ d_out_ptr,   // [D0, D1]
-                                      const float* mean_2_ptr,              // [D0]
+                                      const float* __restrict__ total_ptr,  // [D0]
                                       const float* rstd_2_ptr,              // [D0]
                                       const float* d_deviation_ptr,         // [D0]
                                       const float* d_total_ptr,             // [D0]
                                       bf16* __restrict__ d_input_ptr,       // [D0, D1]
-                                      int n, fg::Divisor n1) {
+                                      int64_t D1, int n, fg::Divisor n1) {
   fg::wait_for_previous_kernel();
   // Locate: each thread owns 8 consecutive elements.
   const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
@@ -181,7 +178,7 @@ void layer_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,   // [
   const auto input_v = fg::load_vector<8>(input_ptr + at);
   const auto weight_v = fg::load_vector<8>(weight_ptr + j1);
   const auto d_out_v = fg::load_vector<8>(d_out_ptr + at);
-  const float mean_2 = fg::load(mean_2_ptr + j0);
+  const float total = fg::load(total_ptr + j0);
   const float rstd_2 = fg::load(rstd_2_ptr + j0);
   const float d_deviation = fg::load(d_deviation_ptr + j0);
   const float d_total = fg::load(d_total_ptr + j0);
@@ -192,7 +189,9 @@ void layer_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,   // [
     const float input = input_v[k];
     const float weight = weight_v[k];
     const float d_out = d_out_v[k];
-    const float sum = d_out * (weight * rstd_2) + d_deviation * 2.0f * (input - mean_2);
+    const float mean = fg::divide_by_count(total, float(D1));
+    const float diff_input_mean = input - mean;
+    const float sum = d_out * (weight * rstd_2) + d_deviation * 2.0f * diff_input_mean;
     d_input_v[k] = sum + d_total;
   }
   fg::store_vector<8>(d_input_ptr + at, d_input_v);
