@@ -45,7 +45,7 @@ HOPPER = Chip()
 KERNELS, BY_ROWS = "kernels", "by_rows"
 # The first candidate that fits is taken unless another one has clearly less to do. Others are not even made where it
 # takes hardly more than anything could, or so few microseconds that launches count for more: small sizes share a text.
-CLEARLY, WORTH_A_LOOK, SHORT = 0.85, 1.25, 4.0
+CLEARLY, WORTH_A_LOOK, SHORT = 0.85, 1.25, 8.0
 # Texts of one op that are kept: one for each schedule, which depends on how tensors lie, and seldom on sizes.
 _MOST_TEXTS = 1024
 
