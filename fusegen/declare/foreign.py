@@ -38,7 +38,7 @@ _FIXES = {
         (
             "cholesky", "cholesky_ex", "cholesky_solve", "cholesky_inverse", "inv", "inv_ex", "inverse", "solve",
             "solve_triangular", "triangular_solve", "svd", "svdvals", "eig", "eigh", "eigvals", "eigvalsh", "qr", "lu",
-            "lu_factor", "lu_solve", "det", "slogdet", "logdet", "pinv", "pinverse", "matrix_exp", "matrix_power",
+            "lu_factor", "lu_solve", "det", "slogdet", "logdet", "pinv", "pinverse", "matrix_exp",
             "matrix_rank", "lstsq",
         ),
         "do it outside, between two ops: of matrices there are products, sums and norms here",
@@ -46,7 +46,7 @@ _FIXES = {
     **dict.fromkeys(
         (
             "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "grid_sample",
-            "unfold", "fold",
+            "fold",
         ),
         "use torch's outside the op, and fuse what is behind it; of one dimension x.unfold(dim, size, step) @ w",
     ),

@@ -529,6 +529,8 @@ class Tensor:
             ShapeError: the inner dimensions differ, or a side has no dimension.
             DeclarationError: a Python number on one side.
         """
+    def matrix_power(self, n: builtins.int) -> Tensor:
+        """``x @ x @ ...``, by squares; of none the identity."""
     def max(self, dim: Any = None, keepdim: builtins.bool = False, *, other: Number | None = None) -> Any:
         """``fg.amax(x)``; of a dimension ``fg.amax(x, axis), fg.argmax(x, axis)``; of two ``fg.maximum(x, y)``."""
     def maximum(self, b: Number, /) -> Tensor:

@@ -13,7 +13,7 @@ from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
 from fusegen.declare import creation, products, reductions
 from fusegen.declare.language import expand_dims
 from fusegen.declare.parts import concat, flatten, split
-from fusegen.declare.torch_arrays import diagonal
+from fusegen.declare.torch_arrays import diagonal, repeat_interleave
 from fusegen.declare.torch_functions import permute, torchs, transpose
 from fusegen.declare.value import (
     Like,
@@ -147,6 +147,57 @@ def multi_dot(tensors: Sequence[Like]) -> Value:
     for other in others:
         found = products.matmul(found, other)
     return found
+
+
+@torchs("matrix_power", "linalg.matrix_power", numpy=["linalg.matrix_power"])
+def matrix_power(input: Like, n: int) -> Value:
+    """``x @ x @ ...``, by squares; of none the identity."""
+    value, count = lift(input), plain_number(n)
+    if value.ndim < 2 or value.sizes[-1] != value.sizes[-2]:
+        raise ShapeError(
+            f"{current().where}, matrix_power", given=shape_of(value), expected="square matrices", fix="use x @ y",
+        )  # fmt: skip
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise DeclarationError(
+            f"{current().where}, matrix_power", given=f"n={n!r}",
+            expected="an int from 0 on that is known when the op is traced",
+            fix="annotate the argument `: fg.Const`; invert outside the op",
+        )  # fmt: skip
+    if not count:
+        kept = elementwise("eq", reductions.index(value, -1), reductions.index(value, -2))
+        none = elementwise("mul", elementwise("sign", value), cast(0, value.dtype))  # with a gradient of zeros
+        return elementwise("where", kept, cast(1, value.dtype), none)
+    found: Value | None = None
+    square = value
+    while True:
+        if count % 2:
+            found = square if found is None else products.matmul(found, square)
+        count //= 2
+        if not count:
+            assert found is not None
+            return found
+        square = products.matmul(square, square)
+
+
+@torchs("vander")
+def vander(x: Like, N: int | None = None, increasing: bool = False) -> Value:
+    """``x[:, None] ** fg.arange(N)``, the highest power first."""
+    return _powers(x, N, up=increasing)
+
+
+@torchs("linalg.vander")
+def linalg_vander(x: Like, *, N: int | None = None) -> Value:
+    """``x[..., None] ** fg.arange(N)``."""
+    value = lift(x)
+    return _powers(value if value.dtype.is_float else cast(value, dtypes.float32), N, up=True)
+
+
+def _powers(x: Like, count: int | None, *, up: bool) -> Value:
+    value = lift(x)
+    value = value if value.ndim else expand_dims(value, 0)
+    size = value.sizes[-1] if count is None else creation.whole(count, "vander")
+    powers = creation.arange(size) if up else creation.arange(size - 1, -1, -1)
+    return elementwise("pow", expand_dims(value, -1), powers)
 
 
 @torchs("cross")
@@ -497,12 +548,13 @@ def scaled_dot_product_attention(
     from fusegen.declare.random_numbers import dropout
 
     q, k = lift(query), lift(key)
-    if enable_gqa or (attn_mask is not None and is_causal):
+    if attn_mask is not None and is_causal:
         raise DeclarationError(
-            f"{current().where}, scaled_dot_product_attention",
-            given="enable_gqa" if enable_gqa else "a mask, and is_causal", expected="as many heads, and one mask",
-            fix="repeat the keys' heads before" if enable_gqa else "put both into the mask",
+            f"{current().where}, scaled_dot_product_attention", given="a mask, and is_causal", expected="one of them",
+            fix="put both into the mask",
         )  # fmt: skip
+    if enable_gqa:
+        k, value = (_for_heads(each, q) for each in (k, lift(value)))
     factor = scale if scale is not None else 1 / math.sqrt(q.shape[-1])
     scores = elementwise("mul", products.matmul(q, transpose(k, -2, -1)), factor)
     if is_causal:
@@ -515,6 +567,17 @@ def scaled_dot_product_attention(
     weights = reductions.softmax(scores, -1) if attn_mask is None else _softmax_or_zero(scores)
     weights = dropout(weights, dropout_p) if dropout_p else weights
     return products.matmul(cast(weights, q.dtype), value)
+
+
+def _for_heads(shared: Value, query: Value) -> Value:
+    """Keys or values for as many heads as there are queries, of which several share one."""
+    heads, wanted = (each.sizes[-3] if each.ndim > 2 else 1 for each in (shared, query))
+    if query.ndim < 3 or not heads or wanted % heads:
+        raise ShapeError(
+            f"{current().where}, scaled_dot_product_attention", given=f"{shape_of(shared)} for {shape_of(query)}",
+            expected="heads in front of the last two dimensions, a whole multiple of the keys'", fix="check them",
+        )  # fmt: skip
+    return repeat_interleave(shared, wanted // heads, -3) if wanted > heads else shared
 
 
 def _softmax_or_zero(scores: Value) -> Value:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fusegen.core import dtypes
 from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.declare import creation, indexing, reductions, scans
 from fusegen.declare.language import expand_dims
@@ -304,6 +305,69 @@ def diff(input: Like, n: int = 1, dim: int = -1, prepend: Like | None = None, ap
         is_bool = value.dtype.name == "bool"
         value = elementwise("logical_xor" if is_bool else "sub", after, before)
     return value
+
+
+@torchs("gradient")
+def gradient(
+    input: Like, *, spacing: Any = 1, dim: int | Sequence[int] | None = None, edge_order: int = 1
+) -> tuple[Value, ...]:  # fmt: skip
+    """``(x[..., 2:] - x[..., :-2]) / 2`` along each dimension, and one-sided differences at both ends."""
+    value = lift(input)
+    value = value if value.dtype.is_float else cast(value, dtypes.float32)
+    dims = [*range(value.ndim)] if dim is None else [dim] if isinstance(dim, int) else [*dim]
+    places = [_place("gradient", value, each) for each in dims]
+    spacing = 1 if spacing is None else spacing
+    steps = [*spacing] if isinstance(spacing, (tuple, list)) else [spacing] * len(places)
+    if len(steps) != len(places) or plain_number(edge_order) not in (1, 2):
+        raise DeclarationError(
+            f"{current().where}, gradient", given=f"{len(steps)} spacings, edge_order={edge_order!r}",
+            expected=f"a number, or one or coordinates for each of {len(places)} dimensions; an order of 1 or 2",
+            fix="choose others",
+        )  # fmt: skip
+    return tuple(_slope(value, at, lift(step), edge_order) for at, step in zip(places, steps, strict=True))
+
+
+def _slope(value: Value, place: int, spacing: Value, order: int) -> Value:
+    """Differences along one dimension: of second order within, of ``order`` at both ends."""
+    size = value.sizes[place]
+    if size <= order:
+        raise ShapeError(
+            f"{current().where}, gradient", given=f"{size} elements along dimension {place} of {shape_of(value)}",
+            expected=f"{order + 1} or more", fix="name other dimensions: dim=",
+        )  # fmt: skip
+    there = (1,) * (value.ndim - place - 1)
+    steps = diff(spacing) if spacing.ndim else spacing
+
+    def step(start: int | None, end: int | None) -> Value:
+        if not steps.ndim:
+            return steps
+        part = _along(steps, 0, slice(start, end))
+        return Value(part.expr, part.dtype, (*part.dims, *[None] * len(there)))
+
+    def of(start: int | None, end: int | None) -> Value:
+        return _along(value, place, slice(start, end))
+
+    def three(parts: Sequence[Value], before: Value, behind: Value, at: int) -> Value:
+        """The slope of the parabola through three points, at one of them."""
+        both = elementwise("add", before, behind)
+        first = elementwise("div", elementwise("sub", parts[1], parts[0]), before)
+        second = elementwise("div", elementwise("sub", parts[2], parts[1]), behind)
+        bend = elementwise("div", elementwise("sub", second, first), both)
+        moved = (elementwise("neg", before), before, elementwise("add", both, behind))[at]
+        return elementwise("add", first, elementwise("mul", bend, moved))
+
+    def end(at: int) -> Value:
+        if order == 1:
+            pair = (of(0, 1), of(1, 2), step(0, 1)) if at == 0 else (of(-2, -1), of(-1, None), step(-1, None))
+            return elementwise("div", elementwise("sub", pair[1], pair[0]), pair[2])
+        if at == 0:
+            return three([of(0, 1), of(1, 2), of(2, 3)], step(0, 1), step(1, 2), 0)
+        return three([of(-3, -2), of(-2, -1), of(-1, None)], step(-2, -1), step(-1, None), 2)
+
+    if size == 2:
+        return concat([end(0), end(2)], place)
+    within = three([of(None, -2), of(1, -1), of(2, None)], step(None, -1), step(1, None), 1)
+    return concat([end(0), within, end(2)], place)
 
 
 @torchs("trapezoid", "trapz")

@@ -20,6 +20,7 @@ from fusegen.declare import creation
 from fusegen.declare.language import expand_dims
 from fusegen.declare.listed import listed
 from fusegen.declare.torch_functions import torchs
+from fusegen.declare.torch_triangles import lower, upper
 from fusegen.declare.value import (
     AnyDevice,
     Like,
@@ -98,6 +99,15 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, **placed: Any) -> Va
     return cast(same, _default() if dtype is None else dtype)
 
 
+def _triangle(name: str, places: Callable[..., Value]) -> Callable[..., Value]:
+    def indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, **placed: Any) -> Value:
+        """Rows and columns of what a triangle has."""
+        _check(name, placed)
+        return places(row, col, offset, dtype=dtype)
+
+    return indices
+
+
 def linspace(start: Like, end: Like, steps: int, *, dtype: Any = None, **placed: Any) -> Value:
     """``steps`` numbers from ``start`` to ``end``, both among them; from either end to the middle, as torch does."""
     _check("linspace", placed)
@@ -141,6 +151,7 @@ def is_tensor(obj: Any) -> bool:
 MADE: dict[str, Callable[..., Any]] = {
     "tensor": tensor, "scalar_tensor": tensor, "as_tensor": as_tensor, "zeros": zeros, "empty": zeros, "ones": ones,
     "full": full, "arange": arange, "eye": eye, "linspace": linspace, "logspace": logspace, "is_tensor": is_tensor,
+    "triu_indices": _triangle("triu_indices", upper), "tril_indices": _triangle("tril_indices", lower),
     "hann_window": _window(0.5, 0.5), "hamming_window": _window(0.54, 0.46),
 }  # fmt: skip
 # What asks for torch's own dtypes and devices, and is itself otherwise: it, or what it makes, is refused later.

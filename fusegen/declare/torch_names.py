@@ -26,6 +26,7 @@ from fusegen.declare import (
     torch_numbers,
     torch_random,
     torch_scans,
+    torch_triangles,
     torch_windows,
 )
 from fusegen.declare.language import TABLE_FUNCTIONS
@@ -35,6 +36,7 @@ from fusegen.declare.value import Like
 # Their definitions are among those below.
 assert torch_algebra and torch_arrays and torch_blocks and torch_indexing and torch_made and torch_numbers
 assert torch_kinds and torch_random and torch_scans and torch_windows and torch_losses and numpy_functions
+assert torch_triangles
 
 # Functions of the language that torch calls otherwise, too, or NumPy does.
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -191,7 +193,8 @@ _NO_METHODS = (
     "atleast_1d", "atleast_2d", "atleast_3d", "hstack", "vstack", "row_stack", "dstack", "column_stack",
     "broadcast_tensors", "meshgrid", "trapezoid", "trapz", "cumulative_trapezoid", "cdist", "bucketize", "searchsorted",
     "isin", "einsum", "chain_matmul", "real", "block_diag", "cartesian_prod", "tensordot", "pixel_shuffle",
-    "pixel_unshuffle", "channel_shuffle", "max_pool1d", "max_pool2d", "max_pool3d",
+    "pixel_unshuffle", "channel_shuffle", "pdist", "combinations", "gradient", "vander",
+    "max_pool1d", "max_pool2d", "max_pool3d",
     "var_mean", "std_mean", "layer_norm", "rms_norm", "celu", "selu", "threshold", "cosine_similarity", "is_complex",
 )  # fmt: skip
 

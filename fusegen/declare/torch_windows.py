@@ -62,31 +62,53 @@ def _average(windows: Value, count: int) -> Value:
     return reductions.mean(windows, tuple(range(-count, 0)))
 
 
-def _windows(value: Value, kernel: Sequence[int], step: Sequence[int]) -> Value:
+def _windows(value: Value, kernel: Sequence[int], step: Sequence[int], apart: Sequence[int] | None = None) -> Value:
     """The last dimensions, of each the place of a window; behind them what the windows hold. Windows that lie side by
-    side are groups of a dimension, for which nothing moves."""
+    side are groups of a dimension, for which nothing moves.
+
+    Args:
+        apart: from one element of a window to the next, 1 if not given.
+    """
     rank = len(kernel)
     first = value.ndim - rank
-    if all(k == s and size % k == 0 for k, s, size in zip(kernel, step, value.sizes[first:], strict=True)):
-        for at, size in enumerate(kernel):
+    wide = [(k - 1) * by + 1 for k, by in zip(kernel, apart or [1] * rank, strict=True)]
+    if all(k == s and size % k == 0 for k, s, size in zip(wide, step, value.sizes[first:], strict=True)):
+        for at, size in enumerate(wide):
             value = unflatten_dim(value, first + 2 * at, (value.sizes[first + 2 * at] // size, size))
         outer, inner = ([first + 2 * at + which for at in range(rank)] for which in (0, 1))
-        return permute(value, *range(first), *outer, *inner)
-    for at, (size, by) in enumerate(zip(kernel, step, strict=True)):
-        value = unfold(value, first + at, size, by)
-    return value
+        value = permute(value, *range(first), *outer, *inner)
+    else:
+        for at, (size, by) in enumerate(zip(wide, step, strict=True)):
+            value = unfold(value, first + at, size, by)
+    steps = [slice(None, None, by) for by in apart or []]
+    return value[(Ellipsis, *steps)] if any(by.step > 1 for by in steps) else value  # type: ignore[return-value]
 
 
-def _padded(value: Value, padding: Sequence[int], filled: float) -> Value:
-    around = [side for size in reversed(padding) for side in (size, size)]
+# How much is put in front of a dimension, and behind it.
+Sides = Sequence[tuple[int, int]]
+
+
+def _padded(value: Value, padding: Sides, filled: float) -> Value:
+    around = [side for sides in reversed(padding) for side in sides]
     return library("pad")(value, tuple(around), "constant", filled) if any(around) else value
 
 
-def _whole_windows(what: str, value: Value, kernel: Sequence[int], step: Sequence[int], ceil_mode: bool) -> None:
-    """Refuse windows that hang over the end."""
-    over = any((size - k) % s for size, k, s in zip(value.sizes[-len(kernel) :], kernel, step, strict=True))
-    if ceil_mode and over:
-        raise _refused(what, "ceil_mode=True, and a last window that hangs over", "windows that are all there")
+def _even(padding: Sequence[int]) -> Sides:
+    return [(size, size) for size in padding]
+
+
+def _hanging_over(
+    value: Value, kernel: Sequence[int], step: Sequence[int], padding: Sequence[int], apart: Sequence[int]
+) -> Sides:  # fmt: skip
+    """What the last windows lack where these may hang over the end, as torch counts them: each begins in what there
+    is, or in front of it."""
+    found = list[tuple[int, int]]()
+    for size, k, by, around, gap in zip(value.sizes[-len(kernel) :], kernel, step, padding, apart, strict=True):
+        wide = (k - 1) * gap + 1
+        last = max(-(-(size + 2 * around - wide) // by), 0)
+        last -= last * by >= size + around
+        found.append((0, max(last * by + wide - size - 2 * around, 0)))
+    return found
 
 
 def _average_pool(rank: int) -> Function:
@@ -98,15 +120,21 @@ def _average_pool(rank: int) -> Function:
     ) -> Value:  # fmt: skip
         value, kernel, around = _floats(what, input, rank), _each(kernel_size, rank), _each(padding, rank)
         step = _each(stride, rank) if stride else kernel
-        wide = _padded(value, around, 0)
-        _whole_windows(what, wide, kernel, step, ceil_mode)
-        windows = _windows(wide, kernel, step)
+        over = _hanging_over(value, kernel, step, around, [1] * rank) if ceil_mode else [(0, 0)] * rank
+
+        def windows(of: Value) -> Value:
+            return _windows(_padded(of, over, 0), kernel, step)
+
+        wide = _padded(value, _even(around), 0)
+        is_over = any(behind for _, behind in over)
         if divisor_override is not None:
-            return elementwise("div", reductions.sum(windows, tuple(range(-rank, 0))), divisor_override)
-        if count_include_pad or not any(around):
-            return _average(windows, rank)
-        there = _windows(_padded(_ones(value, rank), around, 0), kernel, step)
-        return elementwise("div", *(reductions.sum(each, tuple(range(-rank, 0))) for each in (windows, there)))
+            return elementwise("div", reductions.sum(windows(wide), tuple(range(-rank, 0))), divisor_override)
+        if not is_over and (count_include_pad or not any(around)):
+            return _average(windows(wide), rank)
+        # What hangs over counts for none, what is put around the pixels as they are told to.
+        there = _ones(wide, rank) if count_include_pad else _padded(_ones(value, rank), _even(around), 0)
+        sums = (reductions.sum(windows(each), tuple(range(-rank, 0))) for each in (wide, there))
+        return elementwise("div", *sums)
 
     pool.__doc__ = "``fg.mean`` of windows: " + _SAID[rank]
     return pool
@@ -126,13 +154,31 @@ def _largest_pool(rank: int) -> Function:
     ) -> Value:  # fmt: skip
         value, kernel = _image(what, input, rank), _each(kernel_size, rank)
         step = _each(stride, rank) if stride else kernel
-        if return_indices or any(size != 1 for size in _each(dilation, rank)):
-            raise _refused(what, f"return_indices={return_indices}, dilation={dilation}", "neither of them")
-        wide = _padded(value, _each(padding, rank), least("max", value.dtype))
-        _whole_windows(what, wide, kernel, step, ceil_mode)
-        return _largest(_windows(wide, kernel, step), rank)
+        if return_indices:
+            raise _refused(what, "return_indices=True", "the elements alone")
+        around, apart = _each(padding, rank), _each(dilation, rank)
+        over = _hanging_over(value, kernel, step, around, apart) if ceil_mode else [(0, 0)] * rank
+        sides = [(size, size + behind) for size, (_, behind) in zip(around, over, strict=True)]
+        wide = _padded(value, sides, least("max", value.dtype))
+        return _largest(_windows(wide, kernel, step, apart), rank)
 
     pool.__doc__ = "The first largest element of windows: " + _SAID[rank]
+    return pool
+
+
+def _power_pool(rank: int) -> Function:
+    average = _average_pool(rank)
+
+    def pool(
+        input: Like, norm_type: float, kernel_size: Sizes, stride: Sizes = None, ceil_mode: bool = False
+    ) -> Value:  # fmt: skip
+        mean = average(elementwise("pow", input, norm_type), kernel_size, stride, 0, ceil_mode)
+        total = elementwise("mul", mean, float(math.prod(_each(kernel_size, rank))))
+        # torch multiplies by the sign and the size, of which the one has no slope, and the other none at zero.
+        total = elementwise("mul", elementwise("sign", total), library("relu")(elementwise("abs", total)))
+        return elementwise("pow", total, 1.0 / norm_type)
+
+    pool.__doc__ = f"``(n * F.avg_pool{rank}d(x ** p)) ** (1 / p)``, of windows of ``n`` elements."
     return pool
 
 
@@ -160,6 +206,19 @@ for _rank in (1, 2, 3):
     torchs(f"max_pool{_rank}d", f"nn.functional.max_pool{_rank}d")(_largest_pool(_rank))
     torchs(f"nn.functional.adaptive_avg_pool{_rank}d")(_adaptive(_rank, "avg"))
     torchs(f"nn.functional.adaptive_max_pool{_rank}d")(_adaptive(_rank, "max"))
+    torchs(f"nn.functional.lp_pool{_rank}d")(_power_pool(_rank))
+
+
+@torchs("nn.functional.unfold")
+def columns(
+    input: Like, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1
+) -> Value:  # fmt: skip
+    """``x.unfold(-2, ...).unfold(-1, ...)``, windows as columns: ``[batch, channels * kernel, windows]``."""
+    value, kernel, around = _image("unfold", input, 2), _each(kernel_size, 2), _each(padding, 2)
+    windows = _windows(_padded(value, _even(around), 0), kernel, _each(stride, 2), _each(dilation, 2))
+    first = value.ndim - 3  # channels, places in two dimensions, and in these of the window
+    turned = permute(windows, *range(first + 1), first + 3, first + 4, first + 1, first + 2)
+    return flatten_dims(flatten_dims(turned, -2, -1), first, first + 2)
 
 
 @torchs("nn.functional.local_response_norm")

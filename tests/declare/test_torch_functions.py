@@ -38,7 +38,7 @@ PARTLY = (
     "alpha_dropout", "batch_norm", "bernoulli", "broadcast_to", "cat", "chunk", "dropout", "flatten", "instance_norm",
     "narrow", "norm nuc", "rand_like", "randn_like", "reshape", "roll", "split", "stack", "unflatten",
     "take_along_dim", "embedding", "one_hot", "diagflat", "ravel", "repeat_interleave", "scaled_dot",
-    "searchsorted", "tensor_split", "multi_margin_loss",
+    "searchsorted", "tensor_split", "multi_margin_loss", "combinations", "linalg.matrix_power",
 )  # fmt: skip
 # Products are of floats, and what is made of them; bounds of bools are none.
 FLOATS = (
