@@ -400,12 +400,26 @@ def ndtri(x: Number, /) -> Tensor:
 def ne(a: Number, b: Number, /) -> Tensor:
     """Elementwise ne; arguments broadcast and promote as torch's."""
 @overload
-def norm(x: Number, ord: float | str | None = 2, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def norm(
+    x: Number,
+    ord: float | str | None = 2,
+    axis: Axis = None,
+    keepdims: bool = False,
+    dtype: DTypeLike | None = None,
+) -> Tensor:
     """(sum |x|^ord)^(1/ord) over ``axis``; the largest |x| for infinity, the smallest for -infinity, the number of
-    nonzeros for 0. Source: torch.linalg.vector_norm, also for gradients at zero.
+    nonzeros for 0. ``dtype``: what ``x`` is cast to first. Source: torch.linalg.vector_norm, also for gradients at
+    zero.
     """
 @overload
-def norm(x: Number, ord: float | str | None = 2, *, dim: Axis = None, keepdim: bool = False) -> Tensor: ...
+def norm(
+    x: Number,
+    ord: float | str | None = 2,
+    *,
+    dim: Axis = None,
+    keepdim: bool = False,
+    dtype: DTypeLike | None = None,
+) -> Tensor: ...
 def one_hot(x: Number, num_classes: int) -> Tensor:
     """1 where the last dimension's position is ``x``, else 0: ``(x[..., None] == arange(num_classes))`` in int64.
 

@@ -13,7 +13,7 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
@@ -369,6 +369,40 @@ def write(target: Value, new: Any, what: str, *, to_own: bool = False) -> Value:
         _follow(base, now, child)
         child = base
     return target
+
+
+def turn(target: Value, found: Value, what: str) -> Value:
+    """``target``, which is its own view ``found`` from now on: ``x.unsqueeze_(0)``. Nothing is written, so views of it
+    and what it is a view of stay what they are.
+
+    Raises:
+        DeclarationError: it is an argument, whose shape is its caller's.
+    """
+    if target.owner:
+        _check(target, what, to_own=False)
+    view = found.viewed
+    if view is None or view.base is not target:
+        return target  # it was of this shape
+    before = _copy(target)  # the same memory in the shape that it had
+    before.viewed, before.viewers = target.viewed, target.viewers
+    if before.viewed is not None:
+        base = before.viewed.base
+        base.viewers = [_instead(there, target, before) for there in base.viewers or ()]
+    for there in before.viewers or ():
+        other = there()
+        if other is not None and other.viewed is not None:
+            other.viewed = replace(other.viewed, base=before)
+    target.pending = None
+    target.expr, target.dims, target.packed = found.expr, found.dims, found.packed
+    target.viewed, target.viewers = replace(view, base=before), None
+    before.viewers = [*(before.viewers or ()), weakref.ref(target)]
+    turned: Value = target
+    return turned
+
+
+def _instead(there: weakref.ref[Value], target: Value, before: Value) -> weakref.ref[Value]:
+    """A reference to what has taken a tensor's place."""
+    return weakref.ref(before) if there() is target else there
 
 
 def _check(target: Value, what: str, to_own: bool) -> Value:

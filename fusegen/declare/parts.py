@@ -307,21 +307,34 @@ def shown_key(key: Any) -> str:
 
 def _get_item(x: Value, key: Any) -> Any:
     """``x[key]``, in the memory of ``x`` where torch's is."""
-    if isinstance(key, Value) and key.dtype is dtypes.bool_ and not key.weak:
-        from fusegen.declare.selected import selected  # which adds up, and sums need these
+    is_mask = isinstance(key, Value) and key.dtype is dtypes.bool_ and not key.weak
+    masked = (x, key) if is_mask else masked_part(x, key)
+    if masked is None:
+        return got(x, key, item)
+    from fusegen.declare.selected import selected  # which adds up, and sums need these
 
-        return selected(x, key)
-    part = masked_part(x, key)
-    return got(x, key, item) if part is None else _get_item(part, key[0])
+    return selected(*masked)
 
 
-def masked_part(x: Value, key: Any) -> Value | None:
-    """What ``x[mask, 0]`` is a mask of: ``x[:, 0]``. None of other keys."""
-    mask, *others = key if isinstance(key, tuple) and key else (None,)
-    is_mask = isinstance(mask, Value) and mask.dtype is dtypes.bool_ and not mask.weak and mask.ndim > 0
-    if not is_mask or any(k is None for k in others) or not is_plain(tuple(others)):
+def masked_part(x: Value, key: Any) -> tuple[Value, Value, int] | None:
+    """What ``x[:, mask, 0]`` is a mask of, ``x[:, :, 0]``, the mask, and how many dimensions are in front of it. None
+    of other keys."""
+    keys = key if isinstance(key, tuple) else (key,)
+    masks = [at for at, k in enumerate(keys) if isinstance(k, Value) and k.dtype is dtypes.bool_ and not k.weak]
+    others = tuple(k for at, k in enumerate(keys) if at not in masks)
+    if len(masks) != 1 or not keys[masks[0]].ndim or any(k is None for k in others) or not is_plain(others):
         return None
-    return got(x, (*[slice(None)] * mask.ndim, *others), item)
+    mask, before = keys[masks[0]], keys[: masks[0]]
+    behind, left_out = keys[masks[0] + 1 :], x.ndim - mask.ndim - sum(k is not Ellipsis for k in others)
+    if left_out < 0:
+        return None
+    front, rest = ([all_of for k in side for all_of in _told(k, left_out)] for side in (before, behind))
+    part = got(x, (*front, *[slice(None)] * mask.ndim, *rest), item)
+    return part, mask, sum(not is_position(k) for k in front)
+
+
+def _told(key: Any, left_out: int) -> list[Any]:
+    return [slice(None)] * left_out if key is Ellipsis else [key]
 
 
 Value.__getitem__ = _get_item  # type: ignore[method-assign,assignment]

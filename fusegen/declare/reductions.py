@@ -230,10 +230,13 @@ def _root(value: Value) -> Value:
     return elementwise("where", zero, value, elementwise("sqrt", elementwise("where", zero, 1.0, value)))
 
 
-def norm(x: Like, ord: float | str | None = 2, axis: Axis = None, keepdims: bool = False) -> Value:
+def norm(
+    x: Like, ord: float | str | None = 2, axis: Axis = None, keepdims: bool = False, dtype: Any = None
+) -> Value:  # fmt: skip
     """(sum |x|^ord)^(1/ord) over ``axis``; the largest |x| for infinity, the smallest for -infinity, the number of
-    nonzeros for 0. Source: torch.linalg.vector_norm, also for gradients at zero."""
-    value = _float("norm", x)
+    nonzeros for 0. ``dtype``: what ``x`` is cast to first. Source: torch.linalg.vector_norm, also for gradients at
+    zero."""
+    value = _float("norm", _as(x, dtype))
     if isinstance(ord, str) and ord != "fro":
         raise DeclarationError(
             f"{current().where}, norm", given=f"ord={ord!r}", expected='a number, or "fro"', fix="do it outside the op"

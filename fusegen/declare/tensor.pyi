@@ -178,6 +178,8 @@ class Tensor:
         """``fg.bernoulli(x)``; of a number ``p``, a tensor like ``x``."""
     def bfloat16(self) -> Tensor:
         """``x.to(fg.bfloat16)``."""
+    def bincount(self, weights: Number | None = None, minlength: builtins.int = 0) -> Tensor:
+        """How many of each number there are, of ``minlength`` numbers: one that is not among them is an error."""
     def bitwise_and(self, b: Number, /) -> Tensor:
         """Elementwise bitwise_and; arguments broadcast and promote as torch's."""
     def bitwise_left_shift(self, other: Number) -> Tensor:
@@ -517,6 +519,8 @@ class Tensor:
         """Elementwise lt; arguments broadcast and promote as torch's."""
     def masked_fill(self, mask: Number, value: Number) -> Tensor:
         """``fg.ops.masked_fill``."""
+    def masked_select(self, mask: Number) -> Tensor:
+        """``x[mask]``, both of one shape: what may be done with it is said there."""
     def matmul(self, b: Number) -> Tensor:
         """``a @ b``: the matrix product of the last two dimensions, batched over the others, which broadcast.
 
@@ -589,12 +593,26 @@ class Tensor:
     def new_zeros(self, *size: Any, dtype: Any = None, **placed: Any) -> Tensor:
         """``fg.zeros(shape)`` of the dtype of ``x``."""
     @overload
-    def norm(self, ord: builtins.float | str | None = 2, axis: Axis = None, keepdims: builtins.bool = False) -> Tensor:
+    def norm(
+        self,
+        ord: builtins.float | str | None = 2,
+        axis: Axis = None,
+        keepdims: builtins.bool = False,
+        dtype: DTypeLike | None = None,
+    ) -> Tensor:
         """(sum |x|^ord)^(1/ord) over ``axis``; the largest |x| for infinity, the smallest for -infinity, the number of
-        nonzeros for 0. Source: torch.linalg.vector_norm, also for gradients at zero.
+        nonzeros for 0. ``dtype``: what ``x`` is cast to first. Source: torch.linalg.vector_norm, also for gradients at
+        zero.
         """
     @overload
-    def norm(self, ord: builtins.float | str | None = 2, *, dim: Axis = None, keepdim: builtins.bool = False) -> Tensor: ...
+    def norm(
+        self,
+        ord: builtins.float | str | None = 2,
+        *,
+        dim: Axis = None,
+        keepdim: builtins.bool = False,
+        dtype: DTypeLike | None = None,
+    ) -> Tensor: ...
     def not_equal(self, other: Number) -> Tensor:
         """``fg.ne(x, y)``."""
     def numel(self) -> builtins.int:

@@ -14,7 +14,7 @@ from fusegen.declare import creation, products, reductions
 from fusegen.declare.language import expand_dims
 from fusegen.declare.parts import concat, flatten, split
 from fusegen.declare.torch_arrays import diagonal, repeat_interleave
-from fusegen.declare.torch_functions import permute, torchs, transpose
+from fusegen.declare.torch_functions import permute, power, torchs, transpose
 from fusegen.declare.value import (
     Like,
     Value,
@@ -188,8 +188,7 @@ def vander(x: Like, N: int | None = None, increasing: bool = False) -> Value:
 @torchs("linalg.vander")
 def linalg_vander(x: Like, *, N: int | None = None) -> Value:
     """``x[..., None] ** fg.arange(N)``."""
-    value = lift(x)
-    return _powers(value if value.dtype.is_float else cast(value, dtypes.float32), N, up=True)
+    return _powers(x, N, up=True)
 
 
 def _powers(x: Like, count: int | None, *, up: bool) -> Value:
@@ -197,7 +196,7 @@ def _powers(x: Like, count: int | None, *, up: bool) -> Value:
     value = value if value.ndim else expand_dims(value, 0)
     size = value.sizes[-1] if count is None else creation.whole(count, "vander")
     powers = creation.arange(size) if up else creation.arange(size - 1, -1, -1)
-    return elementwise("pow", expand_dims(value, -1), powers)
+    return power(expand_dims(value, -1), powers)
 
 
 @torchs("cross")

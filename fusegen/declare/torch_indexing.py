@@ -5,12 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fusegen.core import dtypes
 from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.declare import creation, indexing, put, scattering
 from fusegen.declare.axes import AxisVar
 from fusegen.declare.parts import flatten
+from fusegen.declare.selected import selected
 from fusegen.declare.torch_functions import torchs
-from fusegen.declare.value import Like, Value, cast, current, lift, one_axis, shape_of
+from fusegen.declare.value import (
+    Like,
+    Value,
+    broadcast,
+    cast,
+    current,
+    elementwise,
+    lift,
+    one_axis,
+    plain_number,
+    shape_of,
+    wrong_dtype,
+)
 
 
 @torchs(numpy=["take"])
@@ -36,6 +50,43 @@ def one_hot(tensor: Like, num_classes: int = -1) -> Value:
             fix="say num_classes=, a number that the op is traced for",
         )  # fmt: skip
     return creation.one_hot(tensor, num_classes)
+
+
+@torchs("bincount")
+def bincount(input: Like, weights: Like | None = None, minlength: int = 0) -> Value:
+    """How many of each number there are, of ``minlength`` numbers: one that is not among them is an error."""
+    value, count = lift(input), plain_number(minlength)
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise DeclarationError(
+            f"{current().where}, bincount", given=f"minlength={minlength!r}",
+            expected="how many numbers there are: the largest one of a tensor is not known before it is read",
+            fix="say minlength=, a number that the op is traced for",
+        )  # fmt: skip
+    if value.dtype.category is not dtypes.Category.INTEGER:
+        raise wrong_dtype("bincount", value.dtype, "integers", "cast with .to(fg.int64)")
+    if value.ndim != 1:
+        raise ShapeError(
+            f"{current().where}, bincount", given=shape_of(value), expected="a vector", fix="flatten it: x.flatten()",
+        )  # fmt: skip
+    one = Value(cast(1, dtypes.int64).expr, dtypes.int64, value.dims) if weights is None else lift(weights)
+    kept = one.dtype is dtypes.float32 or weights is None
+    source = one if kept else cast(one, dtypes.float64)  # as torch adds them up
+    is_below = elementwise("lt", value, 0)  # torch counts none from the end
+    place = elementwise("where", is_below, cast(count, dtypes.int64), cast(value, dtypes.int64))
+    return scattering.index_add(creation.zeros(count, dtype=source.dtype), 0, place, source)
+
+
+@torchs("masked_select")
+def masked_select(input: Like, mask: Like) -> Any:
+    """``x[mask]``, both of one shape: what may be done with it is said there."""
+    value, where = lift(input), lift(mask)
+    dims = broadcast([value, where], "masked_select")
+    whole = Value(value.expr, value.dtype, dims)
+    if not whole.ndim:
+        raise ShapeError(
+            f"{current().where}, masked_select", given=shape_of(whole), expected="a dimension", fix="use fg.where",
+        )  # fmt: skip
+    return selected(whole, Value(where.expr, where.dtype, dims))
 
 
 @torchs("index_fill")

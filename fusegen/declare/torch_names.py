@@ -194,6 +194,7 @@ _NO_METHODS = (
     "broadcast_tensors", "meshgrid", "trapezoid", "trapz", "cumulative_trapezoid", "cdist", "bucketize", "searchsorted",
     "isin", "einsum", "chain_matmul", "real", "block_diag", "cartesian_prod", "tensordot", "pixel_shuffle",
     "pixel_unshuffle", "channel_shuffle", "pdist", "combinations", "gradient", "vander",
+    "rrelu",
     "max_pool1d", "max_pool2d", "max_pool3d",
     "var_mean", "std_mean", "layer_norm", "rms_norm", "celu", "selu", "threshold", "cosine_similarity", "is_complex",
 )  # fmt: skip

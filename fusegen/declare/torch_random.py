@@ -54,6 +54,18 @@ def gumbel_softmax(logits: Like, tau: Like = 1, hard: bool = False, eps: float =
     return elementwise("add", elementwise("sub", largest, stop_gradient(soft)), soft)
 
 
+@torchs("rrelu", "nn.functional.rrelu")
+def rrelu(
+    input: Like, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
+) -> Value:  # fmt: skip
+    """``fg.where(x > 0, x, x * slope)``, of the slope in the middle; in training each element has one of its own."""
+    value = lift(input)
+    slope: Like = (lower + upper) / 2
+    if training:
+        slope = elementwise("add", elementwise("mul", random_numbers.rand_like(value), upper - lower), lower)
+    return elementwise("where", elementwise("gt", value, 0), value, elementwise("mul", value, slope))
+
+
 @torchs("rand_like")
 def rand_like(input: Like, *, dtype: Any = None, **options: Any) -> Value:
     """``fg.rand_like(x)``."""

@@ -16,7 +16,7 @@ from fusegen.core import dtypes
 from fusegen.core.errors import ShapeError
 from fusegen.declare import creation, foreign, indexing, put
 from fusegen.declare.language import expand_dims
-from fusegen.declare.memory import got, is_all, is_plain, write
+from fusegen.declare.memory import got, is_all, is_plain, turn, write
 from fusegen.declare.parts import concat, is_position, item, masked_part, shown_key
 from fusegen.declare.reductions import index
 from fusegen.declare.selected import Selected
@@ -44,12 +44,10 @@ def set_item(x: Value, key: Any, new: Any) -> None:
     """
     what = f"[{shown_key(key)}] ="
     if isinstance(new, Selected):
-        if (part := masked_part(x, key)) is not None:
-            set_item(part, key[0], new)
-            return
-        if not (isinstance(key, Value) and new.is_of(key)):
+        masked = masked_part(x, key)
+        if masked is None or not new.is_of(masked[1], masked[2]):
             raise new.refused("what is put elsewhere than where it was")
-        write(x, elementwise("where", new.where_it_holds(), new.value, x), what)
+        write(masked[0], elementwise("where", new.where_it_holds(), new.value, masked[0]), what)
         return
     value, keys = lift(new), key if isinstance(key, tuple) else (key,)
     if is_plain(key) or value.weak or (not value.ndim and isinstance(key, Value) and key.dtype is dtypes.bool_):
@@ -188,10 +186,9 @@ def _diagonal_filled(x: Value, fill_value: Any, wrap: bool = False) -> Value:
 METHODS: dict[str, Callable[..., Any]] = {
     "fill": _filled, "zero": _zero, "copy": _copied, "fill_diagonal": _diagonal_filled,
 }  # fmt: skip
-# Methods of this kind that change what a tensor is beside its numbers.
-OTHERS = (
-    "squeeze", "unsqueeze", "t", "transpose", "swapaxes", "swapdims", "detach", "resize", "requires_grad", "set",
-)  # fmt: skip
+# Methods of this kind that make a tensor a view of itself, and those that change what else it is beside its numbers.
+TURNING = ("squeeze", "unsqueeze", "t", "transpose", "swapaxes", "swapdims")
+OTHERS = ("detach", "resize", "requires_grad", "set")
 
 
 @functools.cache
@@ -204,6 +201,9 @@ def method(name: str) -> Callable[..., Value] | None:
     known = METHODS.get(plain) or table.in_place_of(plain) or vars(Value).get(plain)
     if not callable(known):
         return None
+
+    if plain in TURNING:
+        return lambda x, *args, **kwargs: turn(x, foreign.called(name, known, (x, *args), kwargs), f".{name}")
 
     def put(x: Value, *args: Any, **kwargs: Any) -> Value:
         return write(x, foreign.called(name, known, (x, *args), kwargs), f".{name}")

@@ -348,3 +348,17 @@ def test_a_place_that_the_op_finds_itself_is_no_mistake(shape: tuple[int, ...], 
     ):
         torch.testing.assert_close(mine, theirs)
     _settle()
+
+
+def test_numbers_are_counted() -> None:
+    x, w = torch.tensor([3, 0, 3, 5]), torch.tensor([0.5, 2.0, 1.0, -1.0])
+    op = fg.op(lambda x, w: (torch.bincount(x, minlength=7), x.bincount(w, minlength=6)), name="counted")
+    for found, expected in zip(op(x, w), (x.bincount(minlength=7), x.bincount(w, minlength=6)), strict=True):
+        torch.testing.assert_close(found, expected)
+    assert op(x, w.double())[1].dtype == op(x, x)[1].dtype == torch.float64
+    for wrong in (torch.tensor([0, 7, 1, 1]), torch.tensor([0, -1, 1, 1])):
+        with pytest.raises(fg.PlaceError):
+            op(wrong, w)
+            fg.check_indices()  # a GPU is not waited for
+    with pytest.raises(fg.DeclarationError, match="say minlength"):
+        fg.op(lambda x: torch.bincount(x), name="counted")(x)

@@ -69,3 +69,22 @@ def test_the_norm_of_a_matrix_of_zeros_has_torchs_gradient(ord: float) -> None:
     x = torch.randn(3, 2, 2, dtype=torch.float64)
     x[1] = 0
     check(lambda x: torch.linalg.matrix_norm(x, ord), x.requires_grad_())
+
+
+def test_a_slope_of_ones_own() -> None:
+    x = torch.tensor([-2.0, -0.5, 0.0, 3.0, math.nan], requires_grad=True)
+    middle = fg.op(lambda x: F.rrelu(x, 0.1, 0.4) + torch.rrelu(x), name="slopes")
+    torch.testing.assert_close(middle(x), F.rrelu(x, 0.1, 0.4) + torch.rrelu(x), equal_nan=True)
+    many = torch.randn(1000, requires_grad=True)
+    drawn = fg.op(lambda x: F.rrelu(x, 0.1, 0.4, training=True), name="drawn", random=True)(many)
+    slopes = drawn / many
+    assert torch.equal(drawn[many > 0], many[many > 0])
+    assert 0.1 <= slopes[many < 0].min() < 0.15 < 0.35 < slopes[many < 0].max() <= 0.4
+    torch.testing.assert_close(torch.autograd.grad(drawn.sum(), many)[0], slopes.detach())
+
+
+def test_a_norm_in_a_wider_dtype() -> None:
+    x = torch.full((3, 4), 300.0, dtype=torch.float16)
+    found = fg.op(lambda x: (x.norm(dtype=torch.float32), x.norm(2, -1, True, dtype=torch.float64)), name="norms")(x)
+    for mine, theirs in zip(found, (x.norm(dtype=torch.float32), x.double().norm(2, -1, True)), strict=True):
+        torch.testing.assert_close(mine, theirs)

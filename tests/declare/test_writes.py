@@ -143,6 +143,26 @@ def of_an_argument(x: Any) -> Any:
     return seen[:6] * x[0]
 
 
+def in_another_shape(x: Any) -> Any:
+    y = x.clone()
+    row = y[0]
+    y.unsqueeze_(0)
+    y.add_(1)
+    y[0, 0] *= 2
+    return torch.cat([y[0], row[None]]).sin()
+
+
+def turned_views(x: Any) -> Any:
+    y = x * 2
+    rest, flat = y[1:], y.view(-1)
+    rest.t_()
+    rest[0] = 3.0
+    y.transpose_(0, 1).unsqueeze_(-1).squeeze_()
+    flat[1] = -1.0
+    y.mul_(x.t())
+    return torch.cat([y.flatten(), rest.flatten(), flat]).sin()
+
+
 CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     f.__name__: (f, shapes)
     for f, *shapes in (
@@ -150,6 +170,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
         (encoded, (2, 5, 6)), (rotated, (3, 8)), (skewed, (5, 3)), (off_diagonal, (5, 5)), (smoothed, (4, 6)),
         (stepped, (4, 6), (4, 6), (4, 6)), (seen_by_views, (4, 6)), (seen_by_parts, (4, 6)), (same_name, (4, 6)),
         (swapped, (4, 6)), (shifted, (4, 6)), (activated, (4, 6)), (of_an_argument, (4, 6)),
+        (in_another_shape, (4, 6)), (turned_views, (4, 6)),
     )
 }  # fmt: skip
 CASES |= {
@@ -371,7 +392,8 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "so many elements": (written(lambda y: y.__setitem__(y > 0, y[:, 0])), "only values tell", "torch.where"),
     "a mask beside places": (written(lambda y: y.__setitem__((y[:, 0] > 0, [1, 0]), 0.0)), "a mask, or positions",
                              "torch.where"),
-    "another shape": (written(lambda y: y.unsqueeze_(0)), r"\.unsqueeze_ of", "x = "),
+    "another shape of an argument": (lambda x: x.unsqueeze_(0), "argument x, which is written to", r"x\.clone"),
+    "more elements": (written(lambda y: y.resize_(2)), r"\.resize_ of", "x = "),
     "no function's": (written(lambda y: y.sort_()), r"\.sort_ of", "x = "),
 }  # fmt: skip
 
