@@ -123,6 +123,18 @@ def numbers(name: str, x: fg.Tensor) -> fg.Tensor:
     return x
 
 
+def is_tensor(x: Any) -> bool:
+    """Whether it is a tensor, and neither a number of Python's nor one that a call passes."""
+    return x is not None and not is_number(x) and not x.weak
+
+
+def broadcast_first(*tensors: fg.Tensor) -> tuple[fg.Tensor, ...]:
+    """Tensors as some losses of torch's take them, which broadcast before dtypes are promoted: one without dimensions
+    counts as much as the others."""
+    wide = next((x for x in tensors if is_tensor(x) and x.ndim), None)
+    return tuple(x if wide is None or not is_tensor(x) or x.ndim else x.expand_as(wide) for x in tensors)
+
+
 def among(number: Any, x: fg.Tensor) -> Any:
     """A number that takes the place of elements of ``x``, in their dtype if they are integers or bools.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fusegen as fg
 
-from ._options import floats, limited, numbers, reduced
+from ._options import broadcast_first, floats, limited, numbers, reduced
 
 
 @fg.op(autocast="float32")
@@ -17,6 +17,7 @@ def mse_loss(
     reduction: str = "mean", weight: fg.Tensor = None,
 ) -> fg.Tensor:  # fmt: skip
     """weight (input - target)^2; "mean" divides by the sum of the weights. Source: torch.nn.functional.mse_loss."""
+    input, target = broadcast_first(input, target)
     d = floats("mse_loss", input - target)
     loss = d * d if weight is None else d * d * weight
     return reduced("mse_loss", loss, reduction, size_average, reduce, weight)
@@ -28,6 +29,7 @@ def l1_loss(
     reduction: str = "mean", weight: fg.Tensor = None,
 ) -> fg.Tensor:  # fmt: skip
     """weight |input - target|; "mean" divides by the sum of the weights. Source: torch.nn.functional.l1_loss."""
+    input, target = broadcast_first(input, target)
     d = fg.abs(numbers("l1_loss", input) - target)
     loss = d if weight is None else d * weight
     return reduced("l1_loss", loss, reduction, size_average, reduce, weight)
@@ -42,6 +44,7 @@ def smooth_l1_loss(
 
     Source: torch.nn.functional.smooth_l1_loss; Girshick, Fast R-CNN, arXiv 1504.08083.
     """
+    input, target = broadcast_first(input, target)
     d = floats("smooth_l1_loss", input - target)
     distance = fg.abs(d)
     loss = fg.where(distance >= beta, distance - 0.5 * beta, 0.5 * d * d / beta)

@@ -36,7 +36,7 @@ def margin_ranking_loss(
     Source: torch.nn.functional.margin_ranking_loss.
     """
     _same_rank("margin_ranking_loss", input1=input1, input2=input2, target=target)
-    loss = _at_least_zero(margin - target * (input1 - input2))
+    loss = _at_least_zero(-target * (input1 - input2) + margin)  # bytes wrap around here, as torch's
     return reduced("margin_ranking_loss", loss, reduction, size_average, reduce)
 
 

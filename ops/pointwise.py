@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fusegen as fg
 
-from ._options import among, floats, numbers
+from ._options import among, floats, is_tensor, numbers
 
 INFINITY = float("inf")
 
@@ -35,7 +35,7 @@ def clamp(input: fg.Tensor, min: fg.Scalar = None, max: fg.Scalar = None) -> fg.
 
     The gradient passes where min <= x <= max, the bounds included. Source: torch.clamp.
     """
-    x = numbers("clamp", input)
+    x = _number_of("clamp", input, min, max)
     if min is None and max is None:
         raise fg.DeclarationError(
             "clamp", given="min=None and max=None", expected="at least one bound (as torch)", fix="pass min= or max="
@@ -46,7 +46,19 @@ def clamp(input: fg.Tensor, min: fg.Scalar = None, max: fg.Scalar = None) -> fg.
     if not bounded.dtype.is_float:
         return bounded
     # minimum and maximum would share a tie's gradient; clamp lets it pass to x.
+    bound = min if max is None else max
+    if is_tensor(bound):  # which has the other part of the gradient, where it is infinite too
+        none = fg.where(fg.isnan(x), fg.stop_gradient(x), bound)
+        return fg.where(x >= bound if max is None else x <= bound, x, none)
     return fg.clamp(x, min, INFINITY) if max is None else fg.clamp(x, -INFINITY, max)
+
+
+def _number_of(name: str, x: fg.Tensor, *bounds: fg.Scalar) -> fg.Tensor:
+    """Truths as numbers of the dtype that they have beside bounds, as torch clamps them; no bools, which have none."""
+    if x.dtype is fg.bool_:
+        for bound in bounds:
+            x = x if bound is None else x.to((x + bound).dtype)
+    return numbers(name, x)
 
 
 @fg.op

@@ -242,6 +242,8 @@ def norm(
             f"{current().where}, norm", given=f"ord={ord!r}", expected='a number, or "fro"', fix="do it outside the op"
         )
     p = 2 if ord is None or isinstance(ord, str) else ord  # torch's words for it
+    if p != 0 and _count(value, axis, "norm") is None:  # one element, whose power may have no room
+        return reduce("sum", elementwise("abs", value), axis, keepdims)
     if p == 2:
         return _root(reduce("sum", elementwise("mul", value, value), axis, keepdims))
     size = elementwise("abs", value)

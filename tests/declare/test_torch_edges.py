@@ -88,3 +88,53 @@ def test_a_norm_in_a_wider_dtype() -> None:
     found = fg.op(lambda x: (x.norm(dtype=torch.float32), x.norm(2, -1, True, dtype=torch.float64)), name="norms")(x)
     for mine, theirs in zip(found, (x.norm(dtype=torch.float32), x.double().norm(2, -1, True)), strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("name", ["clamp_min", "clamp_max"])
+def test_an_infinite_bound_has_its_gradient(name: str) -> None:
+    bound = torch.tensor([math.inf, -math.inf, 0.5, math.nan, 0.0], dtype=torch.float64, requires_grad=True)
+    x = torch.tensor([[1.0, 2, 0.5, 1, math.nan], [-1, -math.inf, 3, 2, math.inf]], dtype=torch.float64)
+    x.requires_grad_()
+    function = getattr(torch, name)
+    found, expected = fg.op(lambda x, b: function(x, b), name="bounded")(x, bound), function(x, bound)
+    torch.testing.assert_close(found, expected, equal_nan=True)
+    cotangent = torch.arange(1.0, 11).view(2, 5).double()
+    mine, theirs = (torch.autograd.grad(y, (x, bound), cotangent) for y in (found, expected))
+    torch.testing.assert_close(mine[0], theirs[0])
+    is_number = ~bound.isnan()  # whose gradient is none
+    torch.testing.assert_close(mine[1][is_number], theirs[1][is_number])
+
+
+def test_a_norm_of_one_has_room_for_it() -> None:
+    x = torch.tensor([[1e30], [-3e38], [0.0], [1e-30]], requires_grad=True)
+
+    def norms(x: Any) -> Any:
+        return x.norm(dim=-1), torch.linalg.vector_norm(x, 3, -1, keepdim=True), F.normalize(x, dim=-1)
+
+    found, expected = fg.op(norms, name="norms")(x), norms(x)
+    torch.testing.assert_close([*found], [*expected])
+    along = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    torch.testing.assert_close(torch.autograd.grad(found[0], x, along), torch.autograd.grad(expected[0], x, along))
+
+
+def test_bytes_wrap_around_in_a_margin() -> None:
+    x, y, target = torch.tensor([[3, 200, 7], [5, 100, 7], [1, 1, 1]], dtype=torch.uint8)
+    found = fg.op(lambda *xs: F.margin_ranking_loss(*xs, margin=0.5), name="margin")(x, y, target)
+    torch.testing.assert_close(found, F.margin_ranking_loss(x, y, target, margin=0.5))
+
+
+@pytest.mark.parametrize("loss", [F.mse_loss, F.l1_loss, F.smooth_l1_loss], ids=lambda loss: loss.__name__)
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_a_target_without_dimensions_counts_as_one_with(loss: Callable[..., Any]) -> None:
+    x, y = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float16), torch.tensor(1.5)
+    for of in ((x, y), (y, x)):
+        torch.testing.assert_close(fg.op(lambda a, b: loss(a, b), name="loss")(*of), loss(*of))
+
+
+@pytest.mark.parametrize("bounds", [(0,), (0, 2), (0.5,), (None, 0)], ids=str)
+def test_truths_are_bounded_as_numbers(bounds: tuple[Any, ...]) -> None:
+    x = torch.tensor([True, False])
+    found = fg.op(lambda x: x.clamp(*bounds), name="bounded")(x)
+    assert found.dtype == x.clamp(*bounds).dtype and torch.equal(found, x.clamp(*bounds))
+    with pytest.raises(fg.DtypeError):
+        fg.op(lambda x: x.clamp(min=x), name="bounded")(x)
