@@ -46,11 +46,16 @@ def clamp(input: fg.Tensor, min: fg.Scalar = None, max: fg.Scalar = None) -> fg.
     if not bounded.dtype.is_float:
         return bounded
     # minimum and maximum would share a tie's gradient; clamp lets it pass to x.
-    bound = min if max is None else max
-    if is_tensor(bound):  # which has the other part of the gradient, where it is infinite too
-        none = fg.where(fg.isnan(x), fg.stop_gradient(x), bound)
-        return fg.where(x >= bound if max is None else x <= bound, x, none)
+    # A tensor has the other part of the gradient, where it is infinite too.
+    if min is not None and is_tensor(min):
+        return fg.where(x >= min, x, _or_nan(x, min))
+    if max is not None and is_tensor(max):
+        return fg.where(x <= max, x, _or_nan(x, max))
     return fg.clamp(x, min, INFINITY) if max is None else fg.clamp(x, -INFINITY, max)
+
+
+def _or_nan(x: fg.Tensor, bound: fg.Scalar) -> fg.Tensor:
+    return fg.where(fg.isnan(x), fg.stop_gradient(x), bound)
 
 
 def _number_of(name: str, x: fg.Tensor, *bounds: fg.Scalar) -> fg.Tensor:
