@@ -39,6 +39,7 @@ PARTLY = (
     "narrow", "norm nuc", "rand_like", "randn_like", "reshape", "roll", "split", "stack", "unflatten",
     "take_along_dim", "embedding", "one_hot", "diagflat", "ravel", "repeat_interleave", "scaled_dot",
     "searchsorted", "tensor_split", "multi_margin_loss", "combinations", "linalg.matrix_power",
+    "bincount", "masked_select", "rrelu",
 )  # fmt: skip
 # Products are of floats, and what is made of them; bounds of bools are none.
 FLOATS = (
