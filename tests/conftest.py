@@ -31,7 +31,8 @@ os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{os.environ['FUSEGEN_CACHE_DI
 os.environ.setdefault("CUDA_CACHE_DISABLE", "1")
 
 # A test process holds thousands of modules, expressions and plans. Going through them every few hundred new objects
-# takes time and frees next to nothing; tests of leaks collect by themselves.
+# takes time and frees next to nothing; tests of leaks collect by themselves. What is there before the first test is not
+# gone through at all (pytest_collection_finish).
 gc.set_threshold(20_000, 10, 10)
 
 # As many test processes as cores: torch's own threads, a team in each process, would spin for each other's core.
@@ -62,6 +63,8 @@ def pytest_collection_finish() -> None:
         os.environ[native.VARIABLE] = "wait"
         native.module()
     os.environ["FUSEGEN_NATIVE"] = "0"
+    gc.collect()
+    gc.freeze()  # torch, sympy and all tests stay: collections need not go through them
 
 
 def _moved(tensor: Any, device: str) -> Any:

@@ -241,8 +241,6 @@ class Bridge:
             return self._quotient(node, args, done)
         if node.function in _ARITHMETIC and node.dtype.is_float:
             result = _arithmetic(node, args)
-            if self.faithful and result.is_finite is False:  # of numbers alone: 0 ** -1
-                return self._opaque(node)
             return self._kept(node, args, result) if self.faithful else result
         if node.function == "cast":
             return _cast(node.dtype, node.detail)(*args) if is_between_floats(node) else self._opaque(node)
@@ -258,8 +256,8 @@ class Bridge:
     def _kept(self, node: Call, args: Sequence[Any], result: Any) -> Any:
         fields = {"function": node.function, "operands": tuple(args), "exponent": node.detail}
         symbols = sorted(set().union(*(arg.free_symbols for arg in args)), key=lambda symbol: symbol.name)
-        if not symbols:
-            return result
+        if not symbols:  # 0 ** -1 is no number. Of symbols, which are finite, sympy would look for proofs for long
+            return self._opaque(node) if result.is_finite is False else result
         kept = type(f"_kept{len(self.originals)}", (_Kept,), fields)(*symbols)
         self.originals[kept] = node
         return kept

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cpu  # which way tensors take to a GPU and back says no
 
 
 @pytest.fixture(params=["python", "native"], autouse=True)
-def call_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def call_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both call paths in turn, of ops that are declared within."""
     if request.param == "native" and native.module() is None:
         pytest.skip(f"no native call path: {native.problem()}")
@@ -27,9 +27,8 @@ def call_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(native, "awaited", lambda: None)
         monkeypatch.setattr(native, "is_found", lambda: False)
     gc.collect()
-    gc.freeze()  # what is there already, sympy and torch, would be gone through again and again
-    yield request.param
-    gc.unfreeze()
+    gc.freeze()  # for good: what is there already would be gone through again and again, or thawed, once a test
+    return str(request.param)
 
 
 # -- ops --------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +74,7 @@ def mapped() -> int:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every table is small."""
     monkeypatch.setattr(declarations, "MOST_TRACES", SMALL)
     monkeypatch.setattr(ops, "MOST_RUNNERS", SMALL)
@@ -84,8 +83,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(targets.cpu(), "_loaded", Recent(SMALL))
     gc.collect()
     gc.freeze()  # what is there already would be gone through for each constant
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.cpu
