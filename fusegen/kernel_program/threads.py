@@ -147,6 +147,7 @@ class Lockstep:
         self.active = number
         self.gone = torch.zeros(self.count, dtype=torch.bool, device=self.device)  # from a loop, or from the kernel
         self.turned = torch.zeros_like(self.gone)  # to the next turn of a loop
+        self.leaves = 0  # how often some have gone or turned: till then those that are active stay so
         self.expressions = _Expressions(torch, sizes, floats, _Named(program.variables, self._read), self.device)
 
     def run(self) -> None:
@@ -156,8 +157,10 @@ class Lockstep:
     # -- statements -----------------------------------------------------------------------------------------------
 
     def _all(self, statements: Sequence[Statement]) -> None:
+        leaves = 0
         for statement in statements:
-            self.active = self.active[~(self.gone | self.turned)[self.active]]
+            if leaves != self.leaves:
+                self.active, leaves = self.active[~(self.gone | self.turned)[self.active]], self.leaves
             if len(self.active):
                 self._one(statement)
 
@@ -186,6 +189,7 @@ class Lockstep:
                 self.functions[name] = statement
             case Leave(how=how):
                 (self.turned if how == "continue" else self.gone)[self.active] = True
+                self.leaves += 1
 
     @contextmanager
     def _only(self, threads: torch.Tensor) -> Iterator[None]:
@@ -203,7 +207,7 @@ class Lockstep:
                 self._declare(Declare(loop.type, loop.name, loop.first))
             here = self.active
             while True:
-                self.active = here[~self.gone[here]]
+                self.active = self._not_gone(here)
                 self.active = self.active[self._condition(loop.condition)] if len(self.active) else self.active
                 if not len(self.active):
                     break
@@ -212,12 +216,15 @@ class Lockstep:
                 with self._only(self.active):
                     self._all(loop.body)
                 self.turned[here] = False
-                self.active = here[~self.gone[here]]
+                self.active = self._not_gone(here)
                 step = Number(1) if loop.step is None else loop.step
                 if len(self.active):
                     self._assign(Symbol(loop.name), self._read(Symbol(loop.name)) + self._read(step))
         returned = any(returns(s) for s in loop.body)
         self.gone = self.gone if returned else left
+
+    def _not_gone(self, threads: torch.Tensor) -> torch.Tensor:
+        return threads[~self.gone[threads]] if self.leaves else threads
 
     def _declare(self, statement: Declare) -> None:
         name, here, type_ = statement.name, self.scope.maps[0], statement.type
