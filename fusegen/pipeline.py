@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from fusegen.core.ir import Op, names_read
+from fusegen.core.ir import Op, Reduce, names_read
 from fusegen.core.locks import cached_property
 from fusegen.core.recent import Recent
 from fusegen.core.serialize import op_from_json, op_to_json, saved_from_json, saved_to_json
@@ -46,6 +46,8 @@ KERNELS, BY_ROWS = "kernels", "by_rows"
 # The first candidate that fits is taken unless another one has clearly less to do. Others are not even made where it
 # takes hardly more than anything could, or so few microseconds that launches count for more: small sizes share a text.
 CLEARLY, WORTH_A_LOOK, SHORT = 0.85, 1.25, 8.0
+# Nor of an op of more reductions: there are as many candidates, each of as many kernels.
+MOST_COMPARED = 12
 # Texts of one op that are kept: one for each schedule, which depends on how tensors lie, and seldom on sizes.
 _MOST_TEXTS = 1024
 
@@ -274,8 +276,11 @@ def plan_op(op: Op, layout: Layout, chip: Chip = HOPPER, chosen: Chosen = NOTHIN
 
 
 def _is_good(sketch: _Sketch, compiled: Compiled) -> bool:
-    """Whether there is little to gain: by what it takes, or since it takes no time."""
-    return sketch.working < SHORT or sketch.microseconds < WORTH_A_LOOK * compiled.least(sketch.sizes)
+    """Whether there is little to gain, by what it takes, or much to do to find out."""
+    reduces = sum(isinstance(statement, Reduce) for statement in compiled.lowered.statements)
+    if reduces > MOST_COMPARED or sketch.working < SHORT:
+        return True
+    return sketch.microseconds < WORTH_A_LOOK * compiled.least(sketch.sizes)
 
 
 def _best(sketches: Sequence[_Sketch]) -> int:
