@@ -335,7 +335,13 @@ class Rewriting:
 
 def substitute(root: Expr, values: Mapping[Expr, Expr]) -> Expr:
     """``root`` with every subexpression that is a key of ``values`` replaced, outermost first."""
-    return Substitution(values).of(root)
+    if root in values:
+        return values[root]
+    done: dict[Expr, Expr] = {}
+    for node in walk([root], values):  # which may be many, and are not copied for it
+        inner = [values[child] if child in values else done[child] for child in node.children]
+        done[node] = rebuild(node, tuple(inner))
+    return done[root]
 
 
 class Substitution:

@@ -63,16 +63,24 @@ def ascii_name(name: str) -> str:
     return name if name.isascii() else "".join(c if c.isascii() else f"u{ord(c):x}" for c in name)
 
 
-def safe_name(wanted: str, taken: Iterable[str]) -> str:
-    """``wanted``, or ``wanted_2`` and so on where that is taken or means something in CUDA."""
-    taken = set(taken)
+def safe_name(wanted: str, taken: Iterable[str], counts: dict[str, int] | None = None) -> str:
+    """``wanted``, or ``wanted_2`` and so on where that is taken or means something in CUDA.
+
+    Args:
+        counts: how far each name has been counted by calls before, of which ``taken`` only grows.
+    """
+    taken = taken if isinstance(taken, (set, frozenset)) else set(taken)
     base = wanted if wanted.isascii() and wanted.isidentifier() and not keyword.iskeyword(wanted) else "value"
     base = base.strip("_").replace("__", "_") or "value"
     name = f"{base}_" if base in _RESERVED or base in OF_KERNELS else base
     count = 1
+    if name in taken and counts:
+        count = counts.get(base, 1)
     while name in taken:
         count += 1
         name = f"{base}_{count}"
+    if counts is not None:
+        counts[base] = count
     return name
 
 
@@ -120,6 +128,7 @@ class _Binder:
         self.declared: dict[Expr, Expr] = {}
         self.widths: dict[Expr, int] = {}
         self.statements: list[Statement] = []
+        self.counts: dict[str, int] = {}
 
     def bind(self, root: Expr, at_root: bool) -> Expr:
         """``root`` in terms of lets, which are made on the way; ``at_root``: it gets a name anyway."""
@@ -148,7 +157,7 @@ class _Binder:
 
     def _name(self, node: Call) -> None:
         wanted = self.names.get(node) or describe([self.declared.get(arg, arg) for arg in node.args], node.function)
-        name = self.output_names.get(node) or safe_name(wanted, self.taken)
+        name = self.output_names.get(node) or safe_name(wanted, self.taken, self.counts)
         self.taken.add(name)
         children = tuple(substitute(child, self.values) for child in node.args)
         let = Let(name, node.of(children))

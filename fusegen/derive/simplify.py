@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from functools import reduce as reduce_by
 from typing import Any
 
@@ -212,10 +212,22 @@ NEAR = 64
 
 def _decided(root: Expr, condition: Expr, way: int) -> Expr:
     """``root`` where the selects by ``condition`` go one way: their first value or their second."""
+    found: dict[Expr, Expr] = {node: node.args[1 + way] for node in _selects_near(root) if node.args[0] is condition}
+    return substitute_within(root, found, set(_near(root))) if found else root
+
+
+@lru_cache(maxsize=4096)  # a branch is looked at again for each condition that it is below
+def _selects_near(root: Expr) -> tuple[Call, ...]:
+    """The selects among the nearest parts of a branch."""
+    if isinstance(root, Declared):
+        return ()
+    return tuple(node for node in _near(root) if isinstance(node, Call) and node.function == "where")
+
+
+def _near(root: Expr) -> list[Expr]:
+    """A branch and its nearest parts, with no special function between."""
     near: list[Expr] = [root]
     seen = {root}
-    if isinstance(root, Declared):
-        return root
     for node in near:  # breadth first; it grows meanwhile
         for child in () if is_special(node) else node.children:
             # Elements where the condition is otherwise may be in a declared gradient's sums: its call stays what it is
@@ -223,12 +235,7 @@ def _decided(root: Expr, condition: Expr, way: int) -> Expr:
             if child not in seen and len(near) < NEAR and not isinstance(child, Declared):
                 seen.add(child)
                 near.append(child)
-    found: dict[Expr, Expr] = {}
-    for node in near:
-        match node:
-            case Call("where", (other, *values)) if other is condition:
-                found[node] = values[way]
-    return substitute_within(root, found, seen) if found else root
+    return near
 
 
 def substitute_within(root: Expr, values: dict[Expr, Expr], region: set[Expr]) -> Expr:

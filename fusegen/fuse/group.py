@@ -422,6 +422,7 @@ def _reduce_kernel(
     others = {name: operand for name, operand in stored.items() if name not in own}
     operands, scalars = read_by(op, others, [item.expr for item in (*p.reduces, *p.outputs, *p.pointwise)])
     taken = {thing.name for thing in (*operands, *scalars, *p.reduces)}
+    taken |= written - {output.name for output in op.outputs}  # what is left for other kernels, named as it is there
     statements, pointwise = introduce_lets(p.reduces, p.pointwise, names, taken, apart=once)
     body = tuple(s for s in statements if isinstance(s, Let))
     reduces = tuple(s for s in statements if isinstance(s, Reduce))
