@@ -60,7 +60,7 @@ def bincount(input: Like, weights: Like | None = None, minlength: int = 0) -> Va
         raise DeclarationError(
             f"{current().where}, bincount", given=f"minlength={minlength!r}",
             expected="how many numbers there are: the largest one of a tensor is not known before it is read",
-            fix="say minlength=, a number that the op is traced for",
+            fix="say minlength=, a number that the op is traced for; or use fg.bincount(ids, num)",
         )  # fmt: skip
     if value.dtype.category is not dtypes.Category.INTEGER:
         raise wrong_dtype("bincount", value.dtype, "integers", "cast with .to(fg.int64)")
