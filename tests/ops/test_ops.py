@@ -282,8 +282,10 @@ def test_bools_as_torch() -> None:
     x = torch.tensor([True, False])
     for name in ("relu", "tanhshrink", "softsign", "clamp"):
         with pytest.raises(fg.DtypeError):
-            getattr(fg.ops, name)(x, *([0] if name == "clamp" else []))
+            getattr(fg.ops, name)(x, *([False] if name == "clamp" else []))
     torch.testing.assert_close(fg.ops.sigmoid(x), torch.sigmoid(x))
+    for bounds in ((0,), (None, 2), (0.5,), (0, 1.5)):  # a number of more than bools is of its own dtype
+        torch.testing.assert_close(fg.ops.clamp(x, *bounds), torch.clamp(x, *bounds))
 
 
 @pytest.mark.parametrize("size_average", [None, True, False])
