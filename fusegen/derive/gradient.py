@@ -159,7 +159,7 @@ class _Reverse:
         if any(key is None for _, key, _ in parts):
             total = self.total(ref, name)
             return [] if total is None else [(frozenset(), total)]
-        found: dict[tuple[Condition, frozenset[str]], Expr] = {}
+        found: dict[tuple[Expr, frozenset[str]], Expr] = {}
         for over, key, part in parts:
             assert key is not None
             late = frozenset[str]()
@@ -173,8 +173,8 @@ class _Reverse:
                 key = (*whole, *varying, key)[0]
             conditions, value = conditions_of(part)
             term = selected(converted(value, ref.dtype), conditions)
-            known = found.get((key, late))
-            found[key, late] = term if known is None else simplify([total := known + term], TIDY, self.tidy)[total]
+            known = found.get((key[0], late))
+            found[key[0], late] = term if known is None else simplify([total := known + term], TIDY, self.tidy)[total]
         return [(late, term) for (_, late), term in found.items()]
 
     def _guards_outside(self, part: Expr, over: frozenset[str], key: Condition | None) -> tuple[Condition | None, Expr]:

@@ -106,7 +106,8 @@ def is_select(expr: Expr) -> bool:
 
 def _select_outside(node: Call) -> Expr | None:
     """d * where(c, a, 0) becomes where(c, d * a, 0), and where(c, a, 0) / d likewise: zero stays zero even where d is
-    infinite, NaN, or zero. So does a sum of such, term by term, and a choice of such, branch by branch."""
+    infinite, NaN, or zero. So does a sum of such, term by term, and a choice of such, branch by branch, or either as
+    one where there are many."""
     if node.function not in ("mul", "div") or not node.dtype.is_float:
         return None
     sides = ((0, 1), (1, 0)) if node.function == "mul" else ((0, 1),)
@@ -117,54 +118,92 @@ def _select_outside(node: Call) -> Expr | None:
             return value if is_zero(value) else apply(node.function, *((value, other) if at == 0 else (other, value)))
 
         if has_guard(this):
-            return behind_guards(this, times)
+            return behind_guards(this, times, each=guarded_values(this) * guarded_values(other) <= FEW)
     return None
 
 
-def has_guard(expr: Expr, known: dict[Expr, bool] | None = None) -> bool:
+@lru_cache(maxsize=4096)
+def has_guard(expr: Expr) -> bool:
     """Whether conditions say where it is zero: a select that is zero in one branch, a sum of nothing but such, or a
-    choice of which a branch is such.
+    choice of which a branch is such."""
+    match expr:
+        case Call("where", (_, *values)):
+            return is_select(expr) or any(map(has_guard, values))
+        case Call("add" | "sub", terms):
+            return all(map(has_guard, terms))
+    return False
+
+
+# Values behind guards that are changed one by one.
+FEW = 2
+
+
+@lru_cache(maxsize=4096)
+def guarded_values(expr: Expr) -> int:
+    """How many values stand behind its guards, or one more than a few; of what has no guard, 1."""
+    values, seen, stack = 0, set[Expr](), [expr]
+    while stack and values <= FEW:
+        node = stack.pop()
+        if node in seen or is_zero(node):
+            continue
+        seen.add(node)
+        if isinstance(node, Call) and has_guard(node):
+            stack += node.args[node.function == "where" :]
+        else:
+            values += 1
+    return values
+
+
+def behind_guards(expr: Expr, change: Callable[[Expr], Expr], each: bool | None = None) -> Expr:
+    """A value that has guards, changed where it is not zero.
 
     Args:
-        known: of what has been looked at, since values are shared.
+        each: the values behind each guard are changed, with what stands beside them in a choice. Otherwise all of it is
+            changed as one, behind all that its guards come to: along a chain of choices (a recursion of
+            log(exp(a) + exp(b)), say), values that are each multiplied with each of the next would be some times as
+            many each step. None: where they are few.
     """
-    known = {} if known is None else known
-    if expr not in known:
-        match expr:
-            case Call("where", (_, *values)):
-                known[expr] = is_select(expr) or any(has_guard(value, known) for value in values)
-            case Call("add" | "sub", terms):
-                known[expr] = all(has_guard(term, known) for term in terms)
-            case _:
-                known[expr] = False
-    return known[expr]
+    if each or (each is None and guarded_values(expr) <= FEW):
+        return _behind_each(expr, change, {})
+    return selected(change(_unguarded(expr)), guards_of(expr, lambda condition: True))
 
 
-def behind_guards(expr: Expr, change: Callable[[Expr], Expr], known: dict[Expr, Expr] | None = None) -> Expr:
-    """A value that has guards, changed behind them, with what stands beside them in a choice.
-
-    Args:
-        known: of what has been changed, since values are shared.
-    """
-    known = {} if known is None else known
-    if expr not in known:
+def _behind_each(expr: Expr, change: Callable[[Expr], Expr], known: dict[Expr, Expr]) -> Expr:
+    if expr not in known:  # values are shared
         if isinstance(expr, Call) and has_guard(expr):
             values = 1 if expr.function == "where" else 0
-            changed = (behind_guards(value, change, known) for value in expr.args[values:])
+            changed = (_behind_each(value, change, known) for value in expr.args[values:])
             known[expr] = apply(expr.function, *expr.args[:values], *changed)
         else:
             known[expr] = change(expr)
     return known[expr]
 
 
+@lru_cache(maxsize=4096)
+def _unguarded(expr: Expr) -> Expr:
+    """What it is where its guards hold, without a guard."""
+    match expr:
+        case Call("where", (_, first, second)) if is_select(expr):
+            return _unguarded(second if is_zero(first) else first)
+        case Call("where", (condition, *values)) if has_guard(expr):
+            return apply("where", condition, *map(_unguarded, values))
+        case Call("add" | "sub" as function, (a, b)) if has_guard(expr):
+            alone = _unguarded(b) if function == "add" else -_unguarded(b)
+            found = apply(function, _unguarded(a), b)
+            for condition, zero_first in reversed(guards_of(a, lambda condition: True)):
+                found = apply("where", condition, *((alone, found) if zero_first else (found, alone)))
+            return found
+    return expr
+
+
 def _sum_of_selects(node: Call) -> Expr | None:
-    """where(c, a, 0) + where(c, b, 0) is where(c, a + b, 0), so that what it is multiplied with goes inside as well."""
+    """where(c, a, 0) + where(c, b, 0) is where(c, a + b, 0), so that what it is multiplied with goes inside as well.
+    where(c, a, b) + where(c, 0, d) is where(c, a, b + d)."""
     match node:
-        case Call("add" | "sub", (Call("where", (condition, *first)), Call("where", (other, *second)))):
-            pairs = list(zip(first, second, strict=True))
-            if condition is other and any(is_zero(a) and is_zero(b) for a, b in pairs):
-                values = [a if is_zero(a) and is_zero(b) else apply(node.function, a, b) for a, b in pairs]
-                return apply("where", condition, *values)
+        case Call("add" | "sub", (Call("where", (condition, *first)) as some, Call("where", (other, *second)) as rest)):
+            if condition is other and (is_select(some) or is_select(rest)):
+                pairs = zip(first, second, strict=True)
+                return apply("where", condition, *(a if is_zero(b) else apply(node.function, a, b) for a, b in pairs))
     return None
 
 
@@ -196,7 +235,7 @@ def _select_once(node: Call) -> Expr | None:
     """where(c, a, f(where(c, b, d))) is where(c, a, f(d)): which way the inner one goes is known.
 
     Only where the inner one is near, and no special function is between: that one would be computed for each way, and
-    once more for whoever reads it outside of the select. Of a chain of selects, each within the next, the far ones are
+    once more for whoever reads it outside of the select. So would what a condition compares. Of a chain of selects, each within the next, the far ones are
     within both branches of all before them, and each branch would get a chain of its own.
     """
     if node.function != "where":
@@ -229,7 +268,7 @@ def _near(root: Expr) -> list[Expr]:
     near: list[Expr] = [root]
     seen = {root}
     for node in near:  # breadth first; it grows meanwhile
-        for child in () if is_special(node) else node.children:
+        for child in () if is_special(node) else node.children[is_call(node, "where") :]:
             # Elements where the condition is otherwise may be in a declared gradient's sums: its call stays what it is
             # of, though what it is of may be near by another way.
             if child not in seen and len(near) < NEAR and not isinstance(child, Declared):
@@ -346,6 +385,10 @@ def selected(expr: Expr, conditions: Iterable[Condition]) -> Expr:
 def either(some: Sequence[Condition], others: Sequence[Condition]) -> list[Condition]:
     """What holds where the one conditions hold, or the others."""
     both, rest = _common(some, others)
+    for i, side in enumerate(rest):
+        if len(side) == 1:  # p, or not p and q, is p or q
+            (condition, negative), beside = side[0], 1 - i
+            rest[beside] = [other for other in rest[beside] if other != (condition, not negative)] or rest[beside]
     if all(rest):
         parts = [[part for condition in side for part in parts_of(condition)] for side in rest]
         if (shared := _common(*parts))[0]:

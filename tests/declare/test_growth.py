@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import torch
 
 import fusegen as fg
 from fusegen import pipeline
@@ -101,6 +102,18 @@ def test_twice_as_many_steps_are_about_twice_the_work(name: str) -> None:
     few, many = work(STEPS[name], 16), work(STEPS[name], 32)
     grown = {stage: after / before for stage, before, after in zip(MOST, few, many, strict=True)}
     assert not {stage: ratio for stage, ratio in grown.items() if ratio > MOST[stage]}
+
+
+def test_a_chain_of_choices_is_derived_in_steps() -> None:
+    """What the gradient of a choice is multiplied with went to each of its branches: there were 3.6 times as many terms
+    each step, and a forward algorithm of five steps took two minutes."""
+
+    def work(times: int) -> int:
+        op = repeated(lambda x, w: torch.logaddexp(x * 1.5, w), times)
+        return calls(lambda: derived(op))
+
+    work(2)  # what is done once
+    assert work(8) <= 4 * work(4)
 
 
 def test_slices_of_larger_images_are_no_more_work() -> None:

@@ -17,8 +17,8 @@ from fusegen.derive import lower
 from fusegen.derive.simplify import TIDY, Rule, is_select, selects_apart, simplify
 
 F64 = dtypes.float64
-X, Y, Z = (Ref(name, F64) for name in "xyz")
-C, D = (Ref(name, dtypes.bool_) for name in "cd")
+W, X, Y, Z = (Ref(name, F64) for name in "wxyz")
+B, C, D = (Ref(name, dtypes.bool_) for name in "bcd")
 ZERO, ONE, TWO, THREE, HALF = (const(value, F64) for value in (0, 1, 2, 3, 0.5))
 
 
@@ -92,10 +92,29 @@ TIDIED: dict[str, tuple[Expr, Expr]] = {
     "a sum by one condition": (call("add", where(C, X, ZERO), where(C, Y, ZERO)), where(C, X + Y, ZERO)),
     "a difference by one": (call("sub", where(C, ZERO, X), where(C, ZERO, Y)), where(C, ZERO, X - Y)),
     "by two conditions": (call("add", where(C, X, ZERO), where(D, Y, ZERO)), where(C, X, ZERO) + where(D, Y, ZERO)),
-    "two branches": (call("add", where(C, X, ZERO), where(C, ZERO, Y)), where(C, X, ZERO) + where(C, ZERO, Y)),
+    "two branches": (call("add", where(C, X, ZERO), where(C, ZERO, Y)), where(C, X, Y)),
+    "a branch less one": (call("sub", where(C, X, Y), where(C, ZERO, Z)), where(C, X, Y - Z)),
+    "of two choices": (call("add", where(C, X, Y), where(C, Y, Z)), where(C, X, Y) + where(C, Y, Z)),
     "a sum of selects": (
         call("mul", call("sub", where(C, X, ZERO), where(D, ZERO, Y)), Z),
         call("sub", where(C, X * Z, ZERO), where(D, ZERO, Y * Z)),
+    ),
+    "into two branches": (call("mul", Y, where(C, X, where(D, Z, ZERO))), where(C, Y * X, where(D, Y * Z, ZERO))),
+    "into many as one": (
+        call("mul", W, where(C, X, where(D, Y, where(B, Z, ZERO)))),
+        where(call("logical_or", C, call("logical_or", D, B)), W * where(C, X, where(D, Y, Z)), ZERO),
+    ),
+    "into a sum of many": (
+        call("mul", W, where(C, X, ZERO) + where(D, Y, ZERO) + where(B, ZERO, Z)),
+        where(
+            call("logical_or", call("logical_or", C, D), call("logical_not", B)),
+            W * where(call("logical_or", C, D), where(C, X + where(D, Y, ZERO), Y) + where(B, ZERO, Z), Z),
+            ZERO,
+        ),
+    ),
+    "what decides is left alone": (
+        where(C, where(call("gt", where(C, Y, Z), ZERO), Y, Z), X),
+        where(C, where(call("gt", where(C, Y, Z), ZERO), Y, Z), X),
     ),
     "known to be false": (where(C, X, call("abs", where(C, Y, Z))), where(C, X, call("abs", Z))),
     "known to be true": (where(C, call("abs", where(C, Y, Z)), X), where(C, call("abs", Y), X)),
