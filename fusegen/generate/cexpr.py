@@ -68,7 +68,8 @@ class Printer:
             return expr.axis.upper(), _ATOM
         assert isinstance(expr, Call)
         function = lookup(expr.function)
-        template = function.cuda_half if self.half and function.cuda_half else function.cuda
+        half = self.half and expr.dtype is not dtypes.float64  # the faster texts are of float32, and narrow a double
+        template = function.cuda_half if half and function.cuda_half else function.cuda
         match expr:
             case Call("located"):
                 return ", ".join(map(self._argument, expr.args)), _ATOM
@@ -84,10 +85,10 @@ class Printer:
                 divide = "fg::fast_divide" if self._is_approximate(expr) else "fg::divide"
                 return f"{divide}({self._argument(a)}, {self._argument(b)})", _ATOM
             # x - max(x), the maximum held constant, as softmax has it.
-            case Call("exp", (Call("sub" | "sub_rn", (_, Call("stop_gradient"))),)) if self.half:
+            case Call("exp", (Call("sub" | "sub_rn", (_, Call("stop_gradient"))),)) if half:
                 template = "fg::fast_exp_from_top({0})"
             # -x^2, as the normal distribution and the derivative of erfc have it.
-            case Call("exp", (Call("neg", (Call("powi", detail=2),)),)) if self.half:
+            case Call("exp", (Call("neg", (Call("powi", detail=2),)),)) if half:
                 template = "fg::fast_exp_below({0})"
         if template == "{0}":
             return self._print(expr.args[0])

@@ -25,6 +25,18 @@ def test_indices_are_torchs(name: str) -> None:
         assert torch.equal(mine, getattr(torch, name)(*each)), each
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_places_beside_halves_are_exact(dtype: torch.dtype) -> None:
+    """They are computed of a root, in double, whatever else the kernel's functions are rounded to."""
+
+    def pairs(x: Any) -> Any:
+        i, j = torch.triu_indices(x.shape[0], x.shape[0], 1)
+        return x[i] - x[j]
+
+    x = torch.arange(36.0).view(12, 3).to(dtype)
+    assert torch.equal(fg.op(pairs)(x), pairs(x))
+
+
 @pytest.mark.parametrize("offset", [-3, 1])
 def test_long_triangles_are_told_exactly(offset: int) -> None:
     def ends(x: Any) -> Any:

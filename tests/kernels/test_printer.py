@@ -197,6 +197,31 @@ def test_halves_have_the_faster_texts() -> None:
     assert full.text(apply("exp", square)) == "expf(-(a * a))"
 
 
+def test_doubles_beside_halves_have_not() -> None:
+    """The faster texts are of float32: ``fg::fast_sqrt`` of a double would be that of what is left of it."""
+    for name in ("exp", "sqrt", "sin", "tanh"):
+        assert Printer(half=True, variable=str).text(apply(name, X)) == Printer(half=False, variable=str).text(
+            apply(name, X)
+        )
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_doubles_beside_halves_are_doubles(half: torch.dtype) -> None:
+    def wide(x: Any) -> Any:
+        x64 = x.double()
+        return (
+            x64.exp().log().to(x.dtype),
+            (x64.abs().sqrt() * 1e9).long(),
+            (torch.sin(x64) * 1e12).long(),
+            x64.exp() > 1e50,
+        )
+
+    x = torch.tensor([200.0, -3.0, 5.0], dtype=half)
+    for mine, theirs in zip(fg.op(wide)(x), wide(x), strict=True):
+        assert torch.equal(mine, theirs)
+
+
 def drawn(draw: random.Random, depth: int) -> Expr:
     if depth == 0 or draw.random() < 0.1:
         return draw.choice((X, Y, Z, const(2, F64), const(-3, F64), const(0.5, F64)))
