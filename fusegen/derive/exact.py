@@ -7,7 +7,8 @@ the arithmetic of elements is told to be done as it is written:
 - Elements that are compared with their own maximum or minimum. What differs in its last bit equals its own maximum in
   one place only: no element would get the gradient, or be the one that argmax finds.
 - Quotients that are compared, or rounded to integers, where results are halves: divisions are approximate there, and a
-  number divided by itself is to be one. Likewise quotients and functions of which a root, a logarithm or an inverse
+  number divided by itself is to be one. Likewise roots, powers and logarithms to base 10 that are rounded to integers:
+  the floor of the root of 16 is to be 4. Likewise quotients and functions of which a root, a logarithm or an inverse
   sine is taken: 1 - x / x is not to be negative.
 - Elements that are summed, and computed again for what divides by the sum. The gradient of a norm is what is left of a
   row when its own direction is taken out of it: nothing, where one element stands alone. A value whose terms cancel has
@@ -53,6 +54,9 @@ _LINEAR = frozenset({"add", "sub", "add_rn", "sub_rn", "neg", "where", "cast", "
 _NO_PRODUCT = _EXACT - {"neg"} | {"add", "sub"}
 # Functions that no rule of algebra puts something else in the place of, whatever is computed beside them.
 _ROOTS = frozenset({"log", "sqrt", "rsqrt", "powi"})
+# Functions that are whole numbers of many whole numbers, but not as kernels of halves compute them. Their exponentials
+# and logarithms to base 2 are.
+_WHOLE = frozenset({"sqrt", "pow", "log10"})
 # What a compiler contracts, or does otherwise than it is written.
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
 
@@ -278,7 +282,7 @@ def as_written(op: Op, *, split: bool = False) -> Op:
     if op.is_half or split:
         near = _beside_edges(roots, op.operands)
         exact |= _quotients_of_steps(roots) | {node for node in near if _is_quotient(node)}
-        functions |= _told_apart(near)
+        functions |= _told_apart(near) | _functions_rounded(roots)
     return rewritten(op, _Marking(exact, functions).of) if exact or functions else op
 
 
@@ -336,6 +340,18 @@ def _quotients_of_steps(roots: Sequence[Expr]) -> set[Expr]:
     """Quotients that something jumps by: 41 / 41 is 1 there, and no less, and so is its floor."""
     jumps = [node for node in walk(roots) if isinstance(node, Call) and _is_step(node) and node.function != "sign"]
     return {node for node in walk(child for node in jumps for child in node.args) if is_call(node, "div")}
+
+
+def _functions_rounded(roots: Sequence[Expr]) -> set[Expr]:
+    """Functions that something is rounded to an integer of. A comparison is no such thing: most are a clamp's, which is
+    as good a last bit further, and functions are dearer than quotients."""
+    rounding = [node for node in walk(roots) if isinstance(node, Call) and _is_rounding(node)]
+    return {node for node in walk(child for node in rounding for child in node.args) if is_call(node, *_WHOLE)}
+
+
+def _is_rounding(node: Call) -> bool:
+    """Whether it makes an integer of a number: jumps other than a comparison and the sign."""
+    return _is_step(node) and node.function != "sign" and lookup(node.function).kind is not Kind.COMPARE
 
 
 class _Marking:

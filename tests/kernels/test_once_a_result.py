@@ -125,6 +125,26 @@ def test_a_step_sees_the_quotient_itself(kind: str, dtype: torch.dtype) -> None:
     assert torch.equal(found[exact].double(), theirs(every.double() / size.double())[exact].double())
 
 
+ROOTS: dict[str, tuple[Function, Function]] = {
+    "sqrt": (lambda x: fg.floor(fg.sqrt(x)), lambda k: k * k),
+    "pow": (lambda x: fg.cast(x**0.5, "int32"), lambda k: k * k),
+    "pow of a tensor": (lambda x: fg.floor(x ** (0 * x + 1.5)), lambda k: k * k),
+    "log10": (lambda x: fg.floor(fg.log10(x)), lambda k: 10.0 ** (k % 4)),
+    "log2": (lambda x: fg.floor(fg.log2(x)), lambda k: 2.0 ** (k % 16)),
+    "exp2": (lambda x: fg.floor(fg.exp2(x)), lambda k: k % 16),
+}
+
+
+@pytest.mark.parametrize("dtype", (F16, BF16))
+@pytest.mark.parametrize("kind", ROOTS)
+def test_a_step_sees_a_whole_number_of_a_function(kind: str, dtype: torch.dtype) -> None:
+    """The root of 16 is 4, and within an ulp of it as kernels of halves compute it: its floor would be 3."""
+    function, numbers = ROOTS[kind]
+    x = numbers(torch.arange(1.0, 17.0)).to(dtype)
+    found = fg.op(function)(x)
+    assert torch.equal(found, fg.op(function)(x.double()).to(found.dtype))
+
+
 # -- results of elements beside sums that come after others --------------------------------------------------
 
 
