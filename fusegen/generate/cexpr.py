@@ -56,6 +56,10 @@ class Printer:
         """The text in front of a minus: in parentheses where that would take a part of it (``c ? x : 0``)."""
         return _wrap(self._print(expr), lookup("sub").precedence)
 
+    def is_faster(self, dtype: dtypes.DType) -> bool:
+        """Whether functions of this dtype have their faster texts, which are of float32 and would narrow a double."""
+        return self.half and dtype is not dtypes.float64
+
     def _print(self, expr: Expr) -> tuple[str, int]:
         if expr in self.known:
             return self.known[expr], _ATOM
@@ -68,7 +72,7 @@ class Printer:
             return expr.axis.upper(), _ATOM
         assert isinstance(expr, Call)
         function = lookup(expr.function)
-        half = self.half and expr.dtype is not dtypes.float64  # the faster texts are of float32, and narrow a double
+        half = self.is_faster(expr.dtype)
         template = function.cuda_half if half and function.cuda_half else function.cuda
         match expr:
             case Call("located"):

@@ -229,7 +229,7 @@ class FullReduction(_Vectors, Sums):
         singles = [o for o in kernel.operands if plan.placement(o.name).access is Access.SINGLE]
         once = [s for o in singles if o.name in self.read_in_body for s in self.read(o, None)]
         for a in self._accumulators():
-            added = a.add(self.value(a.reduce.expr), self.printer.half)
+            added = a.add(self.value(a.reduce.expr), self.printer.is_faster(a.reduce.expr.dtype))
             walk.inner.append(added if plan.exact else If(AT + K < N, (added,), brief=True))
         self._add_iterations(walk)
         index, blocks = plan.index, Convert(plan.index, self.blocks)

@@ -207,9 +207,9 @@ class RowParts(RowReads):
         walk.edge += [Do(a.state().call("saw", Number(1))) for a in once if a.counts]
         again = None
         if coupled:
-            take = "take_fast" if self.printer.half else "take"
             again = self._traversal(stage.lets, [a.reduce for a in coupled])
-            again.each([Do(held[a.name].call(take, values[a.name])) for a in coupled])
+            takes = ["take_fast" if self.printer.is_faster(a.reduce.expr.dtype) else "take" for a in coupled]
+            again.each([Do(held[a.name].call(take, values[a.name])) for a, take in zip(coupled, takes, strict=True)])
         found = StageOfRow(walk, [a.declare() for a in accumulators], again=again)
         (found.chunks if chunked else found.accumulators).extend(walk.kept)
         found.chunks[:0] = [Declare(a.type, held[a.name].name) for a in coupled] if chunked else []
@@ -230,7 +230,7 @@ class RowParts(RowReads):
 
         Where more than half types depend on it, deviations also say what rounding took off the mean.
         """
-        exact, ctype = not self.printer.half, Plain(deviation.expr.dtype.ctype)
+        exact, ctype = not self.printer.is_faster(deviation.expr.dtype), Plain(deviation.expr.dtype.ctype)
         value, stem = self.value(deviation.expr), self.stem(deviation.name)
         squares, sum_ = self.variable(deviation.name), self.variable(partner) if partner else f"{stem}_total"
         mean, compensation, away = Symbol(f"{stem}_mean"), Symbol(f"{stem}_rest"), Symbol("away")

@@ -410,7 +410,8 @@ class StridedRows(Builder):
     def _deviation(self, reduce: Reduce, partner: str | None, found: _Stage) -> None:
         """The sum, then squared deviations from the mean. Where more than half types depend on it, deviations also say
         what rounding took off the mean (a compensation)."""
-        exact, ctype, value = not self.printer.half, reduce.expr.dtype.ctype, self.value(reduce.expr)
+        exact, value = not self.printer.is_faster(reduce.expr.dtype), self.value(reduce.expr)
+        ctype = reduce.expr.dtype.ctype
         sum_ = self._of(partner) if partner else self._intermediate(reduce, "total")
         squares, mean, rest = (
             self._of(reduce.name), self._intermediate(reduce, "mean"), self._intermediate(reduce, "rest")
@@ -448,7 +449,8 @@ class StridedRows(Builder):
         found.exchange += self._exchange("maximum", [Field(accumulator.state(), "top")])
         found.settle.each.append(Do(state.call("settle")))
         assert found.again is not None
-        found.again.inner.append(Do(state.call("take_fast" if self.printer.half else "take", value)))
+        take = "take_fast" if self.printer.is_faster(reduce.expr.dtype) else "take"
+        found.again.inner.append(Do(state.call(take, value)))
         found.late.setdefault(("sum", accumulator.ctype), []).append(Field(accumulator.state(), "sum"))
         self._define(found.results, accumulator.ctype, self._of(reduce.name), state.call("result"))
         if partner:

@@ -263,7 +263,9 @@ class Reduction(Sums):
         walk.inner += self.lets([let for let in kernel.body if let not in kernel.once])
         for output in kernel.pointwise:
             self._write_element(output, self.offset(output.name, range(over.stop)), walk)
-        walk.inner += [a.add(self.value(a.reduce.expr), self.printer.half) for a in self._accumulators()]
+        walk.inner += [
+            a.add(self.value(a.reduce.expr), self.printer.is_faster(a.reduce.expr.dtype)) for a in self._accumulators()
+        ]
         self._add_iterations(walk)
         return walk
 

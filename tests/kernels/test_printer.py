@@ -222,6 +222,20 @@ def test_doubles_beside_halves_are_doubles(half: torch.dtype) -> None:
         assert torch.equal(mine, theirs)
 
 
+@pytest.mark.emulator
+@pytest.mark.parametrize("dim", [0, -1])
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_sums_of_doubles_beside_halves_are_doubles(half: torch.dtype, dim: int) -> None:
+    def wide(x: Any) -> Any:
+        x64 = x.double()
+        sums = x64.softmax(dim), x64.logsumexp(dim), x64.log_softmax(dim), (x64 + 1e4).var(dim)
+        return x * 2, *((each * 1e11).round().long() for each in sums)
+
+    x = torch.randn(7, 40, generator=torch.Generator().manual_seed(0)).to(half)
+    for mine, theirs in zip(fg.op(wide)(x), wide(x), strict=True):
+        assert (mine - theirs).abs().max() <= 100  # of 1e11
+
+
 def drawn(draw: random.Random, depth: int) -> Expr:
     if depth == 0 or draw.random() < 0.1:
         return draw.choice((X, Y, Z, const(2, F64), const(-3, F64), const(0.5, F64)))
