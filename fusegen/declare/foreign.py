@@ -44,16 +44,14 @@ _FIXES = {
         "do it outside, between two ops: of matrices there are products, sums and norms here",
     ),
     **dict.fromkeys(
-        (
-            "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "grid_sample",
-            "fold",
-        ),
+        ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "fold"),
         "use torch's outside the op, and fuse what is behind it; of one dimension x.unfold(dim, size, step) @ w",
     ),
+    "grid_sample": "use torch's outside the op, or weight the pixels around, x.flatten(-2).gather(-1, place)",
     **dict.fromkeys(
         (
-            "gcd", "lcm", "nextafter", "i0", "i0e", "i1", "i1e", "igamma", "igammac", "zeta", "erfcx", "log_ndtr",
-            "airy_ai", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "frexp",
+            "gcd", "lcm", "nextafter", "i0", "i0e", "i1", "i1e", "igamma", "igammac", "gammainc", "gammaincc",
+            "zeta", "erfcx", "log_ndtr", "airy_ai", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "frexp",
         ),
         "declare it with fg.register_function, by its CUDA text and its derivative",
     ),
