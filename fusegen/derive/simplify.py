@@ -235,8 +235,9 @@ def _select_once(node: Call) -> Expr | None:
     """where(c, a, f(where(c, b, d))) is where(c, a, f(d)): which way the inner one goes is known.
 
     Only where the inner one is near, and no special function is between: that one would be computed for each way, and
-    once more for whoever reads it outside of the select. So would what a condition compares. Of a chain of selects, each within the next, the far ones are
-    within both branches of all before them, and each branch would get a chain of its own.
+    once more for whoever reads it outside of the select. So would what a condition compares. Of a chain of selects,
+    each within the next, the far ones are within both branches of all before them, and each branch would get a chain
+    of its own.
     """
     if node.function != "where":
         return None
