@@ -171,12 +171,16 @@ def train_op(op: Op, wanted: tuple[str, ...]) -> Training:
     if not is_memorable(op):
         return _checked_training(train(op, wanted))
 
+    derived: list[Op | None] = []  # in this process: the backward is asked for next
+
     def texts() -> list[str]:
         training = _checked_training(train(op, wanted))
+        derived.append(training.derived)
         return [op_to_json(training.forward), saved_to_json(training.saved)]
 
     forward, saved = remember("train", (op_to_json(op), *wanted), texts)
-    return Training(op_from_json(forward), len(op.outputs), wanted, saved_from_json(saved))
+    found = Training(op_from_json(forward), len(op.outputs), wanted, saved_from_json(saved))
+    return replace(found, derived=derived[-1]) if derived else found
 
 
 def _checked(op: Op) -> Op:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from fusegen.core import dtypes
 from fusegen.core.casts import rounded, unrounded
@@ -62,16 +62,21 @@ class Training:
         public: number of its own outputs, which the caller gets.
         wanted: arguments whose gradients will be asked for.
         saved: expressions of the backward, and the operands that hold their values.
+        derived: the gradient for all outputs that may have a cotangent, where that of the op is the forward's.
     """
 
     forward: Op
     public: int
     wanted: tuple[str, ...]
     saved: tuple[tuple[Expr, Operand], ...]
+    derived: Op | None = field(default=None, compare=False, repr=False)
 
     def backward(self, given: Sequence[int]) -> Op:
         """The backward for the outputs that have a cotangent (positions in ``forward.outputs``)."""
-        found = gradient(self.forward, self.wanted, given)
+        floats = [i for i, output in enumerate(self.forward.outputs[: self.public]) if output.dtype.is_float]
+        is_known = self.derived is not None and sorted(given) == floats
+        found = self.derived if is_known else gradient(self.forward, self.wanted, given)
+        assert found is not None
         return unreported(_reading_saved(found, self.saved, sums_of_exponentials(self.forward)))
 
 
@@ -154,7 +159,18 @@ def _train(
     summed = summed_for_another(op, backward, reading, of_one_kind=_is_of_one_kind(op, backward))
     for as_written in filter(None, (summed, alike)):
         forward, saved = rewritten(forward, as_written), [(as_written(expr), operand) for expr, operand in saved]
-    return Training(forward, len(op.outputs), wanted, tuple(saved))
+    derived = backward if _is_derived_alike(forward, op) else None
+    return Training(forward, len(op.outputs), wanted, tuple(saved), derived)
+
+
+def _is_derived_alike(forward: Op, op: Op) -> bool:
+    """Whether the gradient of a forward is that of the op: it says what the op does, and else writes nothing but
+    results of reductions. (What else it writes would be cut and named, and not be regrouped, in its gradient.)"""
+    (reduces, outputs), count = forward.expand(), len(op.outputs)
+    says = forward.operands, forward.scalars, (reduces, outputs[:count]), forward.names()
+    return says == (op.operands, op.scalars, op.expand(), op.names()) and all(
+        isinstance(output.expr, Ref) for output in outputs[count:]
+    )
 
 
 def _guarded(

@@ -116,6 +116,30 @@ def test_a_chain_of_choices_is_derived_in_steps() -> None:
     assert work(8) <= 4 * work(4)
 
 
+DERIVED: Mapping[str, Callable[[Any, Any], Any]] = {
+    "elementwise": lambda x, w: fg.tanh(x * w),
+    "a softmax": lambda x, w: fg.softmax(x * w, -1),
+    "a sum of roots": lambda x, w: fg.sqrt(fg.sum(fg.exp(x * w), -1, keepdims=True)) * x,
+}
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_a_gradient_is_derived_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is saved is chosen by it, and it is what reads that."""
+    derived = list[Op]()
+    derive = training.gradient
+
+    def counted(op: Op, *given: Any) -> Op:
+        derived.append(derive(op, *given))
+        return derived[-1]
+
+    monkeypatch.setattr(training, "gradient", counted)
+    found = train(repeated(DERIVED[name], 1), ("x", "w"))
+    found.backward((0,))
+    assert len(derived) == 1
+    assert derive(found.forward, ("x", "w"), (0,)) == derived[0]
+
+
 def test_slices_of_larger_images_are_no_more_work() -> None:
     """They were blocks along both dimensions, and a Sobel filter of 100 x 120 pixels took half a minute."""
 
