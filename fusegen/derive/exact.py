@@ -33,7 +33,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from operator import or_
 
 from fusegen.core.casts import is_from_float
-from fusegen.core.ir import SCAN, Axes, Call, Expr, Op, Operand, Output, Reduce, is_call, rebuild, refs, walk
+from fusegen.core.ir import SCAN, Axes, Call, Const, Expr, Op, Operand, Output, Reduce, is_call, rebuild, refs, walk
 from fusegen.core.one_term import of_one_term
 from fusegen.core.rewriting import rewritten
 from fusegen.core.scans import axis_of, parts
@@ -282,7 +282,7 @@ def as_written(op: Op, *, split: bool = False) -> Op:
     if op.is_half or split:
         near = _beside_edges(roots, op.operands)
         exact |= _quotients_of_steps(roots) | {node for node in near if _is_quotient(node)}
-        functions |= _told_apart(near) | _functions_rounded(roots)
+        functions |= _told_apart(near) | _functions_of_steps(roots)
     return rewritten(op, _Marking(exact, functions).of) if exact or functions else op
 
 
@@ -342,16 +342,18 @@ def _quotients_of_steps(roots: Sequence[Expr]) -> set[Expr]:
     return {node for node in walk(child for node in jumps for child in node.args) if is_call(node, "div")}
 
 
-def _functions_rounded(roots: Sequence[Expr]) -> set[Expr]:
-    """Functions that something is rounded to an integer of. A comparison is no such thing: most are a clamp's, which is
-    as good a last bit further, and functions are dearer than quotients."""
-    rounding = [node for node in walk(roots) if isinstance(node, Call) and _is_rounding(node)]
-    return {node for node in walk(child for node in rounding for child in node.args) if is_call(node, *_WHOLE)}
+def _functions_of_steps(roots: Sequence[Expr]) -> set[Expr]:
+    """Functions that have integers as values, and that something jumps by: the root of 9 is 3 there, not less and not
+    more. What is compared with zero alone is as good a last bit further, and functions are dearer than quotients."""
+    jumps = [node for node in walk(roots) if isinstance(node, Call) and _is_step(node) and node.function != "sign"]
+    jumps = [node for node in jumps if not _is_beside_zero(node)]
+    return {node for node in walk(child for node in jumps for child in node.args) if is_call(node, *_WHOLE)}
 
 
-def _is_rounding(node: Call) -> bool:
-    """Whether it makes an integer of a number: jumps other than a comparison and the sign."""
-    return _is_step(node) and node.function != "sign" and lookup(node.function).kind is not Kind.COMPARE
+def _is_beside_zero(node: Call) -> bool:
+    """Whether it compares a value with zero."""
+    is_comparison = lookup(node.function).kind is Kind.COMPARE
+    return is_comparison and any(isinstance(side, Const) and not side.value for side in node.args)
 
 
 class _Marking:

@@ -3,11 +3,11 @@
 
 // cosine_similarity, backward                                 declared in ops/distances.py
 //   same_total_2 = total_2 == 0
-//   sqrt_total_2 = sqrt(total_2)
+//   sqrt_total_2 = sqrt_rn(total_2)
 //   length = where(same_total_2, total_2, sqrt_total_2)
 //   sum_length = length + stop_gradient(where(length < eps, eps - length, 0))
 //   same_total_3 = total_3 == 0
-//   sqrt_total_3 = sqrt(total_3)
+//   sqrt_total_3 = sqrt_rn(total_3)
 //   length_2 = where(same_total_3, total_3, sqrt_total_3)
 //   sum_length_2 = length_2 + stop_gradient(where(length_2 < eps, eps - length_2, 0))
 //   ratio_sum_length_2 = d_out / sum_length / sum_length_2
@@ -53,11 +53,11 @@ void cosine_similarity_backward_bf16(const bf16* __restrict__ x1_ptr,        // 
     x2_row[part] = fg::load_raw<8>(x2_ptr + j0 * x2_stride0 + j1);
   }
   const bool same_total_2 = total_2 == 0.0f;
-  const float sqrt_total_2 = fg::fast_sqrt(total_2);
+  const float sqrt_total_2 = fg::sqrt(total_2);
   const float length = same_total_2 ? total_2 : sqrt_total_2;
   const float sum_length = length + (length < eps ? eps - length : 0.0f);
   const bool same_total_3 = total_3 == 0.0f;
-  const float sqrt_total_3 = fg::fast_sqrt(total_3);
+  const float sqrt_total_3 = fg::sqrt(total_3);
   const float length_2 = same_total_3 ? total_3 : sqrt_total_3;
   const float sum_length_2 = length_2 + (length_2 < eps ? eps - length_2 : 0.0f);
   const float ratio_sum_length_2 = fg::divide(fg::divide(d_out, sum_length), sum_length_2);

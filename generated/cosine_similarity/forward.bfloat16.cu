@@ -6,10 +6,10 @@
 //   total_2 = sum[d1](x1 * x1)
 //   total_3 = sum[d1](x2 * x2)
 //   same_total_2 = total_2 == 0
-//   length = where(same_total_2, total_2, sqrt(where(same_total_2, 1, total_2)))
+//   length = where(same_total_2, total_2, sqrt_rn(where(same_total_2, 1, total_2)))
 //   ratio_total = total / (length + stop_gradient(where(length < eps, eps - length, 0)))
 //   same_total_3 = total_3 == 0
-//   length_2 = where(same_total_3, total_3, sqrt(where(same_total_3, 1, total_3)))
+//   length_2 = where(same_total_3, total_3, sqrt_rn(where(same_total_3, 1, total_3)))
 //   out = ratio_total / (length_2 + stop_gradient(where(length_2 < eps, eps - length_2, 0)))
 // rows: 192 threads a row over D1, which stays in registers: read once
 extern "C" __global__ __launch_bounds__(192, 5)
@@ -47,10 +47,10 @@ void cosine_similarity_forward_bf16(const bf16* __restrict__ x1_ptr,  // [D0, D1
   }
   fg::row_sum<192, 1, 0>(total, total_2, total_3);
   const bool same_total_2 = total_2 == 0.0f;
-  const float length = same_total_2 ? total_2 : fg::fast_sqrt(same_total_2 ? 1.0f : total_2);
+  const float length = same_total_2 ? total_2 : fg::sqrt(same_total_2 ? 1.0f : total_2);
   const float ratio_total = fg::divide(total, length + (length < eps ? eps - length : 0.0f));
   const bool same_total_3 = total_3 == 0.0f;
-  const float length_2 = same_total_3 ? total_3 : fg::fast_sqrt(same_total_3 ? 1.0f : total_3);
+  const float length_2 = same_total_3 ? total_3 : fg::sqrt(same_total_3 ? 1.0f : total_3);
 
   if (threadIdx.x == 0) {
     fg::store(out_ptr + j0, fg::divide(ratio_total, length_2 + (length_2 < eps ? eps - length_2 : 0.0f)));

@@ -3,7 +3,7 @@
 
 // normalize, backward                                         declared in ops/distances.py
 //   same_total = total == 0
-//   sqrt_total = sqrt(total)
+//   sqrt_total = sqrt_rn(total)
 //   chosen_total = where(same_total, total, sqrt_total)
 //   length = clamp(chosen_total, eps, inf)
 //   ratio_length = 1 / length
@@ -36,7 +36,7 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
   }
   fg::await_loads();
   const bool same_total = total == 0.0f;
-  const float sqrt_total = fg::fast_sqrt(total);
+  const float sqrt_total = fg::sqrt(total);
   const float chosen_total = same_total ? total : sqrt_total;
   const float length = fg::clamp(chosen_total, eps, fg::infinity<float>());
   const float ratio_length = fg::divide(1.0f, length);

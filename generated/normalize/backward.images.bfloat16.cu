@@ -3,7 +3,7 @@
 
 // normalize, backward                                         declared in ops/distances.py
 //   same_total = total == 0
-//   sqrt_total = sqrt(total)
+//   sqrt_total = sqrt_rn(total)
 //   chosen_total = where(same_total, total, sqrt_total)
 //   length = clamp(chosen_total, eps, inf)
 //   ratio_length = 1 / length
@@ -47,7 +47,7 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     same_total_v[k] = total_v[k] == 0.0f;
-    sqrt_total_v[k] = fg::fast_sqrt(total_v[k]);
+    sqrt_total_v[k] = fg::sqrt(total_v[k]);
     chosen_total_v[k] = same_total_v[k] ? total_v[k] : sqrt_total_v[k];
     length_v[k] = fg::clamp(chosen_total_v[k], eps, fg::infinity<float>());
     ratio_length_v[k] = fg::divide(1.0f, length_v[k]);
