@@ -92,13 +92,14 @@ class _Expressions(Evaluation):
 
 
 class _Named(Mapping[str, Any]):
-    """The op's names, read when they are asked for."""
+    """The op's names, read when they are asked for: tensors, also of what a launch is told (how many elements)."""
 
-    def __init__(self, variables: Mapping[str, Term], read: Callable[[Term], Any]) -> None:
-        self.variables, self.read = variables, read
+    def __init__(self, torch: Any, variables: Mapping[str, Term], read: Callable[[Term], Any]) -> None:
+        self.torch, self.variables, self.read = torch, variables, read
 
     def __getitem__(self, name: str) -> Any:
-        return self.read(self.variables[name])
+        value = self.read(self.variables[name])
+        return self.torch.tensor(value) if type(value) is int else value
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.variables)
@@ -148,7 +149,7 @@ class Lockstep:
         self.gone = torch.zeros(self.count, dtype=torch.bool, device=self.device)  # from a loop, or from the kernel
         self.turned = torch.zeros_like(self.gone)  # to the next turn of a loop
         self.leaves = 0  # how often some have gone or turned: till then those that are active stay so
-        self.expressions = _Expressions(torch, sizes, floats, _Named(program.variables, self._read), self.device)
+        self.expressions = _Expressions(torch, sizes, floats, _Named(torch, program.variables, self._read), self.device)
 
     def run(self) -> None:
         """From the first statement to the last."""

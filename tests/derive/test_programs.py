@@ -269,3 +269,10 @@ def test_a_step_that_a_scatter_spares_a_result_keeps_nothing_of_it() -> None:
         Argument("x1", "f", (3,), 5),
     )  # fmt: skip
     _right(Program(body, arguments, 2), 7, EVALUATORS)
+
+
+def test_expressions_read_what_a_launch_is_told() -> None:
+    """How many elements there are is no tensor, and a cast asked it for its dtype."""
+    body = """    p, q = lib.joint(lib.tanh(x))
+    return lib.running(q * 0.5, -1, 'max', False)"""
+    _right(Program(body, (Argument("x", "f", (5,), 5),), 1), 69643, EVALUATORS)
