@@ -344,16 +344,22 @@ def _quotients_of_steps(roots: Sequence[Expr]) -> set[Expr]:
 
 def _functions_of_steps(roots: Sequence[Expr]) -> set[Expr]:
     """Functions that have integers as values, and that something jumps by: the root of 9 is 3 there, not less and not
-    more. What is compared with zero alone is as good a last bit further, and functions are dearer than quotients."""
+    more. What is compared with zero alone is as good a last bit further, and functions are dearer than quotients. So is
+    what is compared after other functions, which have no integers of it; what is rounded may be about to be a place."""
     jumps = [node for node in walk(roots) if isinstance(node, Call) and _is_step(node) and node.function != "sign"]
-    jumps = [node for node in jumps if not _is_beside_zero(node)]
-    return {node for node in walk(child for node in jumps for child in node.args) if is_call(node, *_WHOLE)}
+    comparisons = [node for node in jumps if lookup(node.function).kind is Kind.COMPARE]
+    rounded = walk(child for node in jumps if node not in comparisons for child in node.args)
+    compared = walk((side for node in comparisons if not _is_beside_zero(node) for side in node.args), (), _of_integers)
+    return {node for node in (*rounded, *compared) if is_call(node, *_WHOLE)}
 
 
-def _is_beside_zero(node: Call) -> bool:
-    """Whether it compares a value with zero."""
-    is_comparison = lookup(node.function).kind is Kind.COMPARE
-    return is_comparison and any(isinstance(side, Const) and not side.value for side in node.args)
+def _is_beside_zero(comparison: Call) -> bool:
+    return any(isinstance(side, Const) and not side.value for side in comparison.args)
+
+
+def _of_integers(node: Expr) -> tuple[Expr, ...]:
+    """What a value is of that is an integer where all of it are."""
+    return node.children if is_call(node, "add", "sub", "mul", *_EXACT) else ()
 
 
 class _Marking:
