@@ -345,16 +345,20 @@ def _quotients_of_steps(roots: Sequence[Expr]) -> set[Expr]:
 def _functions_of_steps(roots: Sequence[Expr]) -> set[Expr]:
     """Functions that have integers as values, and that something jumps by: the root of 9 is 3 there, not less and not
     more. What is compared with zero alone is as good a last bit further, and functions are dearer than quotients. So is
-    what is compared after other functions, which have no integers of it; what is rounded may be about to be a place."""
+    what is the same as another value, mostly the extremum of such, and what is compared after other functions, which
+    have no integers of it; what is rounded may be about to be a place."""
     jumps = [node for node in walk(roots) if isinstance(node, Call) and _is_step(node) and node.function != "sign"]
     comparisons = [node for node in jumps if lookup(node.function).kind is Kind.COMPARE]
     rounded = walk(child for node in jumps if node not in comparisons for child in node.args)
-    compared = walk((side for node in comparisons if not _is_beside_zero(node) for side in node.args), (), _of_integers)
+    sides = [side for node in comparisons if _tells_integers(node) for side in node.args]
+    compared = walk(sides, (), _of_integers)
     return {node for node in (*rounded, *compared) if is_call(node, *_WHOLE)}
 
 
-def _is_beside_zero(comparison: Call) -> bool:
-    return any(isinstance(side, Const) and not side.value for side in comparison.args)
+def _tells_integers(comparison: Call) -> bool:
+    """Whether it may be of an integer, and the next smaller number another one."""
+    numbers = [side.value for side in comparison.args if isinstance(side, Const)]
+    return any(numbers) if numbers else comparison.function not in ("eq", "ne")
 
 
 def _of_integers(node: Expr) -> tuple[Expr, ...]:
