@@ -7,9 +7,9 @@ the arithmetic of elements is told to be done as it is written:
 - Elements that are compared with their own maximum or minimum. What differs in its last bit equals its own maximum in
   one place only: no element would get the gradient, or be the one that argmax finds.
 - Quotients that are compared, or rounded to integers, where results are halves: divisions are approximate there, and a
-  number divided by itself is to be one. Likewise roots, powers and logarithms to base 10 that are rounded to integers:
-  the floor of the root of 16 is to be 4. Likewise quotients and functions of which a root, a logarithm or an inverse
-  sine is taken: 1 - x / x is not to be negative.
+  number divided by itself is to be one. Likewise roots, powers and logarithms to base 10 that are rounded to integers
+  or compared: the floor of the root of 16 is to be 4, and the root of 9 at most 3. Likewise quotients and functions of
+  which a root, a logarithm or an inverse sine is taken: 1 - x / x is not to be negative.
 - Elements that are summed, and computed again for what divides by the sum. The gradient of a norm is what is left of a
   row when its own direction is taken out of it: nothing, where one element stands alone. A value whose terms cancel has
   few digits that a contraction does not change, so that nothing would become a number as large as the gradient. Here
