@@ -336,10 +336,14 @@ def _exponents(sums: Iterable[Reduce]) -> Iterator[Expr]:
     return walk(exponents)
 
 
+def _jumps(roots: Sequence[Expr]) -> list[Call]:
+    """Steps at numbers that quotients and functions come to: not that at zero, which a sign has."""
+    return [node for node in walk(roots) if isinstance(node, Call) and _is_step(node) and node.function != "sign"]
+
+
 def _quotients_of_steps(roots: Sequence[Expr]) -> set[Expr]:
     """Quotients that something jumps by: 41 / 41 is 1 there, and no less, and so is its floor."""
-    jumps = [node for node in walk(roots) if isinstance(node, Call) and _is_step(node) and node.function != "sign"]
-    return {node for node in walk(child for node in jumps for child in node.args) if is_call(node, "div")}
+    return {node for node in walk(child for node in _jumps(roots) for child in node.args) if is_call(node, "div")}
 
 
 def _functions_of_steps(roots: Sequence[Expr]) -> set[Expr]:
@@ -347,7 +351,7 @@ def _functions_of_steps(roots: Sequence[Expr]) -> set[Expr]:
     more. What is compared with zero alone is as good a last bit further, and functions are dearer than quotients. So is
     what is the same as another value, mostly the extremum of such, and what is compared after other functions, which
     have no integers of it; what is rounded may be about to be a place."""
-    jumps = [node for node in walk(roots) if isinstance(node, Call) and _is_step(node) and node.function != "sign"]
+    jumps = _jumps(roots)
     comparisons = [node for node in jumps if lookup(node.function).kind is Kind.COMPARE]
     rounded = walk(child for node in jumps if node not in comparisons for child in node.args)
     sides = [side for node in comparisons if _tells_integers(node) for side in node.args]

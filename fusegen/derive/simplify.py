@@ -118,7 +118,7 @@ def _select_outside(node: Call) -> Expr | None:
             return value if is_zero(value) else apply(node.function, *((value, other) if at == 0 else (other, value)))
 
         if has_guard(this):
-            return behind_guards(this, times, each=guarded_values(this) * guarded_values(other) <= FEW)
+            return behind_guards(this, times, guarded_values(other))
     return None
 
 
@@ -154,18 +154,19 @@ def guarded_values(expr: Expr) -> int:
     return values
 
 
-def behind_guards(expr: Expr, change: Callable[[Expr], Expr], each: bool | None = None) -> Expr:
+def behind_guards(expr: Expr, change: Callable[[Expr], Expr], ways: int = 1) -> Expr:
     """A value that has guards, changed where it is not zero.
 
+    Few values are changed behind each guard, with what stands beside them in a choice. Many are changed as one, behind
+    all that the guards come to: along a chain of choices (a recursion of log(exp(a) + exp(b)), say), values that are
+    each multiplied with each of the next would be some times as many each step.
+
     Args:
-        each: the values behind each guard are changed, with what stands beside them in a choice. Otherwise all of it is
-            changed as one, behind all that its guards come to: along a chain of choices (a recursion of
-            log(exp(a) + exp(b)), say), values that are each multiplied with each of the next would be some times as
-            many each step. None: where they are few.
+        ways: how many values the change makes of one.
     """
-    if each or (each is None and guarded_values(expr) <= FEW):
+    if guarded_values(expr) * ways <= FEW:
         return _behind_each(expr, change, {})
-    return selected(change(_unguarded(expr)), guards_of(expr, lambda condition: True))
+    return selected(change(_unguarded(expr)), _all_guards(expr))
 
 
 def _behind_each(expr: Expr, change: Callable[[Expr], Expr], known: dict[Expr, Expr]) -> Expr:
@@ -190,7 +191,7 @@ def _unguarded(expr: Expr) -> Expr:
         case Call("add" | "sub" as function, (a, b)) if has_guard(expr):
             alone = _unguarded(b) if function == "add" else -_unguarded(b)
             found = apply(function, _unguarded(a), b)
-            for condition, zero_first in reversed(guards_of(a, lambda condition: True)):
+            for condition, zero_first in reversed(_all_guards(a)):
                 found = apply("where", condition, *((alone, found) if zero_first else (found, alone)))
             return found
     return expr
@@ -461,6 +462,10 @@ def guards_of(
             sides.append([*(way for way in fitting([way], admitted) if way not in inner), *inner])
     known[expr] = reduce_by(either, sides) if sides else []
     return known[expr]
+
+
+def _all_guards(expr: Expr) -> list[Condition]:
+    return guards_of(expr, lambda condition: True)
 
 
 def selects_apart(expr: Expr, known: dict[Expr, Expr] | None = None) -> dict[tuple[Expr, bool] | None, Expr]:
