@@ -12,7 +12,10 @@ WORKERS ?= 2
 ENV := .venv
 PY := $(ENV)/bin/python
 INSTALLED := $(ENV)/.installed
-PYTEST := $(PY) -m pytest -n $(WORKERS)
+# Each process takes one half of the tests, and of the other half what is left when it is done: tests of one file share
+# what they have made.
+SPREAD := -n $(WORKERS) --dist worksteal
+PYTEST := $(PY) -m pytest $(SPREAD)
 # AddressSanitizer must be loaded before Python is, so the environment is set first and the process replaced.
 SANITIZED := $(PY) -c 'import os, sys; from fusegen.launch.emulator.build import sanitizer_environment; \
 	os.environ.update(sanitizer_environment()); os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[1:]])'
@@ -60,7 +63,7 @@ test-plain: $(INSTALLED)
 # Kernels, in another thread order, and the native call path. An access out of bounds or an undefined operation ends the
 # process, accesses that no barrier orders are errors, and so is every warning of the compiler's.
 test-sanitized: $(INSTALLED)
-	FUSEGEN_EMULATOR_RACES=1 FUSEGEN_EMULATOR_SHUFFLE=$(SHUFFLE) $(SANITIZED) -n $(WORKERS) -m "emulator or native"
+	FUSEGEN_EMULATOR_RACES=1 FUSEGEN_EMULATOR_SHUFFLE=$(SHUFFLE) $(SANITIZED) $(SPREAD) -m "emulator or native"
 
 # The site, in build/docs. A warning is an error: a link that leads nowhere, a name without a page.
 docs: $(INSTALLED)

@@ -255,19 +255,24 @@ class _Machine(Lockstep):
         how, count, _ = term.template
         line, places, updates = (self._first_of(arg) for arg in term.args)
         thread, meeting = self.thread[self.active], self.meeting[self.block[self.active]]
-        for i in range(_int(count)):
+        turns = self.torch.arange(_int(count), device=self.device).unsqueeze(1)
 
-            def ith(of: Place, i: int = i) -> tuple[Any, ...]:
-                *block, row, lane = of.index
-                return *block, row + i, lane
+        def of_turns(of: Place) -> Sequence[torch.Tensor]:
+            *block, row, lane = of.index
+            return self.torch.broadcast_tensors(*block, row + turns, lane)
 
-            at = places.array.read(ith(places), thread, meeting)
-            there = at >= 0
-            own, when = thread[there], meeting[there]
-            update = updates.array.read(tuple(index[there] for index in ith(updates)), own, when)
-            where = line.index[0][there], at[there], line.index[-1][there]
+        # What all turns read, and none of them writes, is read at once.
+        at = places.array.read(tuple(of_turns(places)), thread, meeting)
+        there = at >= 0
+        own, when = (each.expand(at.shape)[there] for each in (thread, meeting))
+        update = updates.array.values.new_zeros(at.shape)
+        update[there] = updates.array.read(tuple(index[there] for index in of_turns(updates)), own, when)
+        for i in there.any(1).nonzero().flatten().tolist():
+            taken = there[i]
+            own, when = thread[taken], meeting[taken]
+            where = line.index[0][taken], at[i][taken], line.index[-1][taken]
             now = line.array.read(where, own, when)
-            line.array.write(where, own, when, self._combined(how, now, update), copied=False)
+            line.array.write(where, own, when, self._combined(how, now, update[i][taken]), copied=False)
 
     def _first_of(self, term: Term) -> Place:
         """Where the first of several elements of shared memory is."""
