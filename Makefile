@@ -8,6 +8,8 @@ TORCH_FLAGS ?=
 # Any number; the order of a block's threads follows from it.
 SHUFFLE ?= 1
 WORKERS ?= 2
+# Of twenty random programs each, which are called in every mode.
+BLOCKS ?= 25
 
 ENV := .venv
 PY := $(ENV)/bin/python
@@ -18,19 +20,23 @@ SPREAD := -n $(WORKERS) --dist worksteal
 PYTEST := $(PY) -m pytest $(SPREAD)
 # AddressSanitizer must be loaded before Python is, so the environment is set first and the process replaced.
 SANITIZED := $(PY) -c 'import os, sys; from fusegen.launch.emulator.build import sanitizer_environment; \
-	os.environ.update(sanitizer_environment()); os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[1:]])'
+	os.environ.update(sanitizer_environment()); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])'
+# Compiles the native call path into the tests' cache, as they have it (tests/conftest.py).
+NATIVE := -c 'import torch; from fusegen.native import module; module.module()'
+WAITING := FUSEGEN_CACHE_DIR=$(CURDIR)/build/cache FUSEGEN_EMULATOR_DEBUG=1 FUSEGEN_NATIVE=wait
 
+export FUSEGEN_TEST_BLOCKS := $(BLOCKS)
 # Tests start Python hundreds of times: where no bytecode is kept, each would compile all of fusegen anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: demo test install lint golden test-all test-plain test-sanitized docs format clean
+.PHONY: demo test install prepare lint golden test-all test-plain test-sanitized docs format clean
 
 demo: $(INSTALLED)
 	$(PY) tools/demo.py
 
-test: lint test-plain test-sanitized
+test: prepare test-plain test-sanitized
 
 install: $(INSTALLED)
 
@@ -43,6 +49,10 @@ $(INSTALLED): pyproject.toml
 	$(PY) -m pip install --quiet --disable-pip-version-check $(TORCH_FLAGS) "$(TORCH)"
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[dev,torch,cuda13]" "$(TORCH)"
 	touch $@
+
+# One core compiles what both runs of the tests would wait for, while the other one checks style and types.
+prepare: $(INSTALLED)
+	{ $(WAITING) $(PY) $(NATIVE); $(WAITING) $(SANITIZED) $(NATIVE); } & $(MAKE) lint; status=$$?; wait; exit $$status
 
 lint: $(INSTALLED)
 	$(PY) -m ruff check
@@ -63,7 +73,7 @@ test-plain: $(INSTALLED)
 # Kernels, in another thread order, and the native call path. An access out of bounds or an undefined operation ends the
 # process, accesses that no barrier orders are errors, and so is every warning of the compiler's.
 test-sanitized: $(INSTALLED)
-	FUSEGEN_EMULATOR_RACES=1 FUSEGEN_EMULATOR_SHUFFLE=$(SHUFFLE) $(SANITIZED) $(SPREAD) -m "emulator or native"
+	FUSEGEN_EMULATOR_RACES=1 FUSEGEN_EMULATOR_SHUFFLE=$(SHUFFLE) $(SANITIZED) -m pytest $(SPREAD) -m "emulator or native"
 
 # The site, in build/docs. A warning is an error: a link that leads nowhere, a name without a page.
 docs: $(INSTALLED)

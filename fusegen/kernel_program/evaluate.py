@@ -257,12 +257,12 @@ class _Machine(Lockstep):
         thread, meeting = self.thread[self.active], self.meeting[self.block[self.active]]
         turns = self.torch.arange(_int(count), device=self.device).unsqueeze(1)
 
-        def of_turns(of: Place) -> Sequence[torch.Tensor]:
+        def of_turns(of: Place) -> tuple[torch.Tensor, ...]:
             *block, row, lane = of.index
-            return self.torch.broadcast_tensors(*block, row + turns, lane)
+            return tuple(self.torch.broadcast_tensors(*block, row + turns, lane))
 
         # What all turns read, and none of them writes, is read at once.
-        at = places.array.read(tuple(of_turns(places)), thread, meeting)
+        at = places.array.read(of_turns(places), thread, meeting)
         there = at >= 0
         own, when = (each.expand(at.shape)[there] for each in (thread, meeting))
         update = updates.array.values.new_zeros(at.shape)

@@ -35,18 +35,18 @@ from tools.program_writer import Argument, Program
 from tools.programs import KINDS, programs
 
 # Blocks of programs, each block with numbers of its own: tools/fuzz.py takes the further ones.
-BLOCKS, EACH = 25, 20
+BLOCKS, EACH = int(os.environ.get("FUSEGEN_TEST_BLOCKS", "25")), 20
 CALLED = GPU if os.environ.get("FUSEGEN_TEST_DEVICE") == "cuda" else COMPILED
 # On a CPU a block in so many goes through the evaluators of every stage too, which say where numbers part that calls
 # have found to be wrong. One right behind the other: what is derived is derived once.
 STAGED = 5
 
 
-def _drawn(block: int, check: Callable[[Program], None], kinds: Sequence[str] = KINDS) -> None:
+def _drawn(block: int, check: Callable[[Program], None], kinds: Sequence[str] = KINDS, each: int = EACH) -> None:
     """Call ``check`` with each program of a block, and with ever shorter ones where it fails."""
     run = given(programs(kinds=kinds))(check)
     run = settings(
-        max_examples=EACH, database=None, deadline=None, phases=(Phase.generate, Phase.shrink),
+        max_examples=each, database=None, deadline=None, phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )(run)  # fmt: skip
     seed(block)(run)()
@@ -85,7 +85,7 @@ def test_every_form_of_a_scatter(form: str, monkeypatch: pytest.MonkeyPatch) -> 
     used: set[str] = set()
     plan = scatter_step.plan_scatter
     monkeypatch.setattr(scatter_step, "plan_scatter", lambda *given, **named: _noted(plan(*given, **named), used))
-    _drawn(100, lambda program: _right(program, 100, CALLED), ("scattered", "gathered"))
+    _drawn(100, lambda program: _right(program, 100, CALLED), ("scattered", "gathered"), each=8)
     assert {"split": "PlannedSplit", "sorted": "PlannedSort", "routine": "PlannedRoutine"}[form] in used
 
 
