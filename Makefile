@@ -8,8 +8,6 @@ TORCH_FLAGS ?=
 # Any number; the order of a block's threads follows from it.
 SHUFFLE ?= 1
 WORKERS ?= 2
-# Of twenty random programs each, which are called in every mode.
-BLOCKS ?= 25
 
 ENV := .venv
 PY := $(ENV)/bin/python
@@ -25,7 +23,6 @@ SANITIZED := $(PY) -c 'import os, sys; from fusegen.launch.emulator.build import
 NATIVE := -c 'import torch; from fusegen.native import module; module.module()'
 WAITING := FUSEGEN_CACHE_DIR=$(CURDIR)/build/cache FUSEGEN_EMULATOR_DEBUG=1 FUSEGEN_NATIVE=wait
 
-export FUSEGEN_TEST_BLOCKS := $(BLOCKS)
 # Tests start Python hundreds of times: where no bytecode is kept, each would compile all of fusegen anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -36,7 +33,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(INSTALLED)
 	$(PY) tools/demo.py
 
-test: prepare test-plain test-sanitized
+test: prepare test-sanitized test-plain
 
 install: $(INSTALLED)
 

@@ -35,7 +35,7 @@ from tools.program_writer import Argument, Program
 from tools.programs import KINDS, programs
 
 # Blocks of programs, each block with numbers of its own: tools/fuzz.py takes the further ones.
-BLOCKS, EACH = int(os.environ.get("FUSEGEN_TEST_BLOCKS", "25")), 20
+BLOCKS, EACH = 25, 20
 CALLED = GPU if os.environ.get("FUSEGEN_TEST_DEVICE") == "cuda" else COMPILED
 # On a CPU a block in so many goes through the evaluators of every stage too, which say where numbers part that calls
 # have found to be wrong. One right behind the other: what is derived is derived once.
@@ -65,6 +65,7 @@ def _right(program: Program, block: int, *checks: str) -> None:
         assert not found, f"{program}\n" + "\n".join(map(str, found))
 
 
+@pytest.mark.random_programs
 @pytest.mark.timeout(900)  # a program that fails is made shorter, try by try
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_in_every_mode(block: int) -> None:
@@ -73,6 +74,7 @@ def test_in_every_mode(block: int) -> None:
     _drawn(block, lambda program: _right(program, block, *checks))
 
 
+@pytest.mark.random_programs
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("form", ["split", "sorted", "routine"])
 def test_every_form_of_a_scatter(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,6 +178,7 @@ def test_halves_that_functions_round_otherwise_are_found(split: bool, monkeypatc
     assert [str(difference).partition(":")[0] for difference in found] == ([] if split else ["halves"])
 
 
+@pytest.mark.random_programs
 @pytest.mark.cpu
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("block", range(3))
