@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from collections.abc import Iterator
@@ -54,7 +55,9 @@ def wheels(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
     folder = tmp_path_factory.mktemp("sdist")
     subprocess.run([sys.executable, "-c", SDIST, folder], cwd=tree, check=True, capture_output=True)
     (sdist,) = folder.glob("fusegen-*.tar.gz")
-    shutil.unpack_archive(sdist, folder, filter="data")
+    with tarfile.open(sdist) as archive:
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # which 3.11 has from its fourth release on
+        archive.extractall(folder)
     unpacked = folder / sdist.name.removesuffix(".tar.gz")
     return {
         "wheel": wheel(tree, tmp_path_factory.mktemp("of_tree")),
