@@ -12,8 +12,8 @@ WORKERS ?= 2
 ENV := .venv
 PY := $(ENV)/bin/python
 INSTALLED := $(ENV)/.installed
-# Each process takes one half of the tests, and of the other half what is left when it is done: tests of one file share
-# what they have made.
+# Each process begins with a part of its own, in order, and takes from the others' when it is done: tests of one file
+# share what they have made.
 SPREAD := -n $(WORKERS) --dist worksteal
 PYTEST := $(PY) -m pytest $(SPREAD)
 # AddressSanitizer must be loaded before Python is, so the environment is set first and the process replaced.
@@ -33,7 +33,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(INSTALLED)
 	$(PY) tools/demo.py
 
-test: prepare test-sanitized test-plain
+test: prepare test-plain test-sanitized
 
 install: $(INSTALLED)
 

@@ -6,7 +6,6 @@ import gc
 import os
 import random
 import sys
-import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -40,20 +39,6 @@ gc.set_threshold(20_000, 10, 10)
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# When to begin no further test, in seconds since the epoch (.ci/run). What is left out counts as skipped.
-_DEADLINE = float(os.environ.get("FUSEGEN_TEST_DEADLINE", "inf"))
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Random programs come last: they are the ones to leave out where time is short."""
-    items.sort(key=lambda item: item.get_closest_marker("random_programs") is not None)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
-    if time.time() > _DEADLINE:
-        pytest.skip("FUSEGEN_TEST_DEADLINE has passed: this machine is too slow for all tests")
-
 
 @pytest.fixture(autouse=True)
 def _the_same_random_numbers_every_run(request: pytest.FixtureRequest) -> None:
@@ -78,7 +63,6 @@ def pytest_collection_finish() -> None:
         os.environ[native.VARIABLE] = "wait"
         native.module()
     os.environ["FUSEGEN_NATIVE"] = "0"
-    os.environ.pop("FUSEGEN_TEST_DEADLINE", None)  # a test that has begun runs all that it starts
     gc.collect()
     gc.freeze()  # torch, sympy and all tests stay: collections need not go through them
 

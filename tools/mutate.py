@@ -36,7 +36,7 @@ BUILD = ROOT / "build" / "mutation"
 COPIES = ROOT / "build" / "mutants"
 GOLDENS = "tools/generate.py --check"
 # Programs at random: they reach nearly everything, and are asked when no test of the place itself has seen anything.
-PROGRAMS = "tests/derive/test_programs.py::test_in_every_mode[0]"
+PROGRAMS = "tests/derive/test_programs.py::test_in_every_mode_and_at_every_stage[0]"
 
 
 @dataclass

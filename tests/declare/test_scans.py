@@ -148,7 +148,7 @@ def a_product_of_sums(x: Any, y: Any) -> Any:
     return (x.cumsum(1) * 0.3 + y).cumprod(1).logcumsumexp(0)
 
 
-@case((2, 6), (2, 6))
+@case((4, 6), (4, 6))
 def products_and_extrema_of_blocks(x: Any, y: Any) -> Any:
     beside = torch.cat([x.mean(1, keepdim=True) + 0 * y, y], 1)
     first, second = x.exp().cumprod(1).chunk(2, 1)

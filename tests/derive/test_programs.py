@@ -36,17 +36,15 @@ from tools.programs import KINDS, programs
 
 # Blocks of programs, each block with numbers of its own: tools/fuzz.py takes the further ones.
 BLOCKS, EACH = 25, 20
-CALLED = GPU if os.environ.get("FUSEGEN_TEST_DEVICE") == "cuda" else COMPILED
-# On a CPU a block in so many goes through the evaluators of every stage too, which say where numbers part that calls
-# have found to be wrong. One right behind the other: what is derived is derived once.
-STAGED = 5
+# On a CPU also through the evaluators of every stage, one right behind the other: what is derived is derived once.
+CHECKS = (GPU,) if os.environ.get("FUSEGEN_TEST_DEVICE") == "cuda" else (COMPILED, EVALUATORS)
 
 
-def _drawn(block: int, check: Callable[[Program], None], kinds: Sequence[str] = KINDS, each: int = EACH) -> None:
+def _drawn(block: int, check: Callable[[Program], None], kinds: Sequence[str] = KINDS) -> None:
     """Call ``check`` with each program of a block, and with ever shorter ones where it fails."""
     run = given(programs(kinds=kinds))(check)
     run = settings(
-        max_examples=each, database=None, deadline=None, phases=(Phase.generate, Phase.shrink),
+        max_examples=EACH, database=None, deadline=None, phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )(run)  # fmt: skip
     seed(block)(run)()
@@ -65,16 +63,12 @@ def _right(program: Program, block: int, *checks: str) -> None:
         assert not found, f"{program}\n" + "\n".join(map(str, found))
 
 
-@pytest.mark.random_programs
 @pytest.mark.timeout(900)  # a program that fails is made shorter, try by try
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_in_every_mode(block: int) -> None:
-    staged = CALLED == COMPILED and block % STAGED == 0
-    checks = (CALLED, EVALUATORS) if staged else (CALLED,)
-    _drawn(block, lambda program: _right(program, block, *checks))
+def test_in_every_mode_and_at_every_stage(block: int) -> None:
+    _drawn(block, lambda program: _right(program, block, *CHECKS))
 
 
-@pytest.mark.random_programs
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("form", ["split", "sorted", "routine"])
 def test_every_form_of_a_scatter(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +81,7 @@ def test_every_form_of_a_scatter(form: str, monkeypatch: pytest.MonkeyPatch) -> 
     used: set[str] = set()
     plan = scatter_step.plan_scatter
     monkeypatch.setattr(scatter_step, "plan_scatter", lambda *given, **named: _noted(plan(*given, **named), used))
-    _drawn(100, lambda program: _right(program, 100, CALLED), ("scattered", "gathered"), each=8)
+    _drawn(100, lambda program: _right(program, 100, CHECKS[0]), ("scattered", "gathered"))
     assert {"split": "PlannedSplit", "sorted": "PlannedSort", "routine": "PlannedRoutine"}[form] in used
 
 
@@ -178,7 +172,6 @@ def test_halves_that_functions_round_otherwise_are_found(split: bool, monkeypatc
     assert [str(difference).partition(":")[0] for difference in found] == ([] if split else ["halves"])
 
 
-@pytest.mark.random_programs
 @pytest.mark.cpu
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("block", range(3))
@@ -248,7 +241,7 @@ def test_vectors_of_what_is_read_at_one_place() -> None:
     """Results in vectors, of operands that none of their axes moves."""
     body = """    a = lib.mean(lib.sin(lib.sin(x)), axis=(1,), keepdims=False)
     return lib.bincount(i // 2 % 1000, 1000, a), a"""
-    _right(Program(body, (Argument("x", "f", (1, 2), 5), Argument("i", "i", (1,), 5)), 2), 12004, CALLED, EVALUATORS)
+    _right(Program(body, (Argument("x", "f", (1, 2), 5), Argument("i", "i", (1,), 5)), 2), 12004, *CHECKS)
 
 
 def test_rows_of_one_number_have_no_deviation() -> None:

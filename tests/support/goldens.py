@@ -20,11 +20,6 @@ def load_tool() -> ModuleType:
 
 
 @cache
-def made() -> dict[str, str]:
-    """Every text of the whole library by path, as the compiler makes it now."""
-    return dict(sorted(load_tool().files()))
-
-
 def emitted() -> dict[str, str]:
-    """Those that are CUDA."""
-    return {path: text for path, text in made().items() if path.endswith(".cu")}
+    """The CUDA of the whole library by path, as the compiler makes it now."""
+    return dict(sorted((path, text) for path, text in load_tool().files() if path.endswith(".cu")))
