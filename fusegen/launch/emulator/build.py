@@ -24,7 +24,7 @@ from fusegen.core import sources
 from fusegen.core.errors import CompileError
 from fusegen.generate import rendered
 from fusegen.launch.checksummed import digest
-from fusegen.launch.emulator import precompiled
+from fusegen.launch.emulator import compile_server, precompiled
 
 SANITIZE_VARIABLE = "FUSEGEN_EMULATOR_SANITIZE"
 RACES_VARIABLE = "FUSEGEN_EMULATOR_RACES"
@@ -273,17 +273,26 @@ def build(
     header = precompiled.header(compiling, compiler_identity(), headers, run_compiler) if _is_gcc() else None
     libraries = (GCC_SANITIZE_LIBRARIES if sanitize else GCC_LIBRARIES) if _is_gcc() else ()
     stem = entry[:LONGEST_FILE_NAME]
+    # A compiler that links what it has instrumented may add a library of its own.
+    linking = common if races and not sanitize else compiling
     # What a precompiled header consists of is not read, and takes a tenth of the time to write.
     apart = [name for name in headers if header is None or (name != precompiled.HEADER and name in source)]
-    files = {f"{stem}.cu": source + launcher, **{name: headers[name] for name in apart}}
+    further = {name: headers[name] for name in apart}
+    if header is not None:
+        made_with = (*compiling,), (*linking,), (*LINK_FLAGS, *libraries), header, runtime, compiler_identity()
+        recipe = compile_server.Recipe(*made_with)
+        library = compile_server.build(recipe, f"{stem}.cu", source + launcher, further, run_compiler)
+        if library is not None:
+            return library
+    files = {f"{stem}.cu": source + launcher, **further}
     with precompiled.folder_with(files) as folder:
         Path(folder, "runtime.o").write_bytes(runtime)
         # Run inside the folder: messages and sanitizer reports then name the file without a temporary path.
         text = [f"-ffile-prefix-map={folder}=.", "-x", "c++", f"{stem}.cu", "-x", "none"]
         linked = [*LINK_FLAGS, "runtime.o", *libraries, "-o", f"{stem}.so"]
         commands = [[*compiling, *text, *linked]]
-        if races and not sanitize:  # a compiler that links what it has instrumented may add a library of its own
-            commands = [[*compiling, *text, "-c", "-o", "kernel.o"], [*common, "kernel.o", *linked]]
+        if linking is not compiling:
+            commands = [[*compiling, *text, "-c", "-o", "kernel.o"], [*linking, "kernel.o", *linked]]
         if header is not None:
             Path(folder, f"{precompiled.HEADER}.gch").symlink_to(header)
         done = _run_all(commands, folder)
