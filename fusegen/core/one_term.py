@@ -12,6 +12,7 @@ read such an element where they need it (fuse/gather), and a scatter is a step o
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
+from functools import lru_cache
 from itertools import islice
 
 from fusegen.core import dtypes
@@ -51,14 +52,20 @@ COMBINING = ("sum", "prod", "max", "min")
 def _chosen(reduce: Reduce, along: Axes) -> list[tuple[str, Expr, Expr]]:
     """Of a reduction of what stands at one place along an axis: the axis, the place, and what is reduced. Where the
     place is told by another axis' position, it is the other way round as well."""
-    compared = list(_compared(reduce.expr, reduce.kind))
-    compared += [each for each in _compared_in_terms(reduce) if each[:2] not in {(a, b) for a, b, _ in compared}]
     return [
         (axis, place, value)
-        for a, b, value in compared
+        for a, b, value in _all_compared(reduce.expr, reduce.kind)
         for here, there in ((a, b), (b, a))
         for axis, place in _solved(here, there, along, value)
     ]
+
+
+@lru_cache(maxsize=1024)  # every stage asks of each reduction, and those of a whole op for each of its kernels
+def _all_compared(expr: Expr, kind: str) -> tuple[tuple[Expr, Expr, Expr], ...]:
+    """Each two places that are compared in any way, and what is combined where they are one."""
+    compared = list(_compared(expr, kind))
+    known = {(a, b) for a, b, _ in compared}
+    return *compared, *(_compared_in_terms(expr, known) if kind == "sum" else ())
 
 
 def _compared(expr: Expr, kind: str) -> Iterator[tuple[Expr, Expr, Expr]]:
@@ -81,13 +88,12 @@ def _compared(expr: Expr, kind: str) -> Iterator[tuple[Expr, Expr, Expr]]:
 MOST_LOOKED_AT = 256
 
 
-def _compared_in_terms(reduce: Reduce) -> Iterator[tuple[Expr, Expr, Expr]]:
+def _compared_in_terms(expr: Expr, known: Container[tuple[Expr, ...]]) -> Iterator[tuple[Expr, Expr, Expr]]:
     """The same of a sum of terms that are zero each but where two places are one: ``where(index == place, a, 0) -
-    where(c, 0, where(index == place, b, 0))``, as gradients of what is selected are."""
-    if reduce.kind != "sum":
-        return
-    for equal in sorted(_needed(reduce.expr), key=str):
-        yield *equal.children, _where_it_holds(reduce.expr, equal)  # type: ignore[misc]
+    where(c, 0, where(index == place, b, 0))``, as gradients of what is selected are. But for what is ``known``."""
+    for equal in sorted(_needed(expr), key=str):
+        if equal.children not in known:
+            yield *equal.children, _where_it_holds(expr, equal)  # type: ignore[misc]
 
 
 def _needed(root: Expr) -> frozenset[Expr]:
