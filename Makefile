@@ -12,6 +12,7 @@ WORKERS ?= 2
 ENV := .venv
 PY := $(ENV)/bin/python
 INSTALLED := $(ENV)/.installed
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check --no-compile
 # Each process begins with a part of its own, in order, and takes from the others' when it is done: tests of one file
 # share what they have made.
 SPREAD := -n $(WORKERS) --dist worksteal
@@ -41,10 +42,11 @@ $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 		echo "fusegen needs Python 3.10 or newer, and '$(PYTHON)' is not: make PYTHON=python3.12 (or another)" >&2; exit 1; }
 	$(PYTHON) -m venv $(ENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24"
+	# Without bytecode of all of torch: what is imported is compiled then, and the rest took two thirds of the time.
+	$(PIP) --upgrade "pip>=24"
 	# Before anything that would ask for torch, so that nothing pulls another build.
-	$(PY) -m pip install --quiet --disable-pip-version-check $(TORCH_FLAGS) "$(TORCH)"
-	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[dev,torch,cuda13]" "$(TORCH)"
+	$(PIP) $(TORCH_FLAGS) "$(TORCH)"
+	$(PIP) --editable ".[dev,torch,cuda13]" "$(TORCH)"
 	touch $@
 
 # One core compiles what both runs of the tests would wait for, while the other one checks style and types.
@@ -74,7 +76,7 @@ test-sanitized: $(INSTALLED)
 
 # The site, in build/docs. A warning is an error: a link that leads nowhere, a name without a page.
 docs: $(INSTALLED)
-	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
+	$(PIP) --editable ".[docs]"
 	$(PY) tools/gallery.py
 	$(PY) -m sphinx --fail-on-warning --keep-going --quiet --jobs auto docs build/docs
 	@echo "build/docs/index.html"
