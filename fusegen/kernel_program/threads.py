@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusegen.core import dtypes
 from fusegen.core.ir import LOCATED, Call
+from fusegen.core.locks import cached_property
 from fusegen.declare.reference import Evaluation
 from fusegen.kernel_program.functions import CHANGING, FUNCTIONS, Threads
 from fusegen.kernel_program.memory import Bag, Buffer, Place, Pointer, SharedArray, StateBuffer, require
@@ -55,6 +57,12 @@ if TYPE_CHECKING:
 Grid = tuple[int, int, int]
 WARP = 32
 _IN_MEMORY = (Buffer, StateBuffer, ScanBuffer)
+# On integers "/" is a quotient, and on bools "&&" and "||" are what they are on all of their bits.
+_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv, "%": operator.mod,
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
+    "^": operator.xor, "&&": operator.and_, "||": operator.or_,
+}  # fmt: skip
 _FLOATS = frozenset(dtype.ctype for dtype in dtypes.BY_NAME.values() if dtype.is_float)
 
 
@@ -172,8 +180,8 @@ class Lockstep:
             case Shared(type=type_, name=name, dims=dims):
                 width = (type_.size,) if isinstance(type_, Vector) else ()
                 self.scope.maps[0][name] = SharedArray.of(self._nothing(type_, (self.blocks, *dims, *width)), len(dims))
-            case Assign(target=target, value=value, operator=operator):
-                self._assign(target, self._changed(target, operator, self._read(value)))
+            case Assign(target=target, value=value, operator=sign):
+                self._assign(target, self._changed(target, sign, self._read(value)))
             case Do(what=what):
                 self._read(what)
             case If(condition=condition, body=body, otherwise=otherwise):
@@ -286,22 +294,18 @@ class Lockstep:
         found = self._integers.get(ctype)
         return self.torch.int64 if found is None or ctype == "int" else found
 
-    @property
+    @cached_property
     def _integers(self) -> dict[str, Any]:
         """The torch dtypes of what is no float, by their names in C."""
         return {d.ctype: getattr(self.torch, d.name) for d in dtypes.BY_NAME.values() if not d.is_float}
 
     # -- assignments ----------------------------------------------------------------------------------------------
 
-    def _changed(self, target: Term, operator: str, value: Any) -> Any:
+    def _changed(self, target: Term, sign: str, value: Any) -> Any:
         """What an assignment leaves, given what it is of."""
-        if operator == "=":
+        if sign == "=":
             return value
-        before = self._read(target)
-        return {
-            "+=": lambda: before + value, "-=": lambda: before - value, "/=": lambda: before // value,
-            "^=": lambda: before ^ value,
-        }[operator]()  # fmt: skip
+        return _OPERATORS[sign.removesuffix("=")](self._read(target), value)
 
     def _put(self, name: str, value: Any) -> None:
         """A variable's value, of the active threads."""
@@ -390,8 +394,8 @@ class Lockstep:
                 return found[self.active] if is_variable else found
             case Value(expr):
                 return self.expressions.evaluate(expr)
-            case Binary(operator, left, right):
-                return self._binary(operator, self._read(left), self._read(right))
+            case Binary(sign, left, right):
+                return self._binary(sign, self._read(left), self._read(right))
             case Not(condition):
                 return ~self._condition(condition)
             case Choice(condition, chosen, otherwise):
@@ -430,18 +434,12 @@ class Lockstep:
                 found[where] = value.to(found.dtype)
         return found
 
-    def _binary(self, operator: str, left: Any, right: Any) -> Any:
+    def _binary(self, sign: str, left: Any, right: Any) -> Any:
         if isinstance(left, Pointer):
-            return Pointer(left.buffer, left.at - right if operator == "-" else left.at + right)
-        functions: dict[str, Callable[[Any, Any], Any]] = {
-            "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a // b,
-            "%": lambda a, b: a % b, "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b,
-            ">=": lambda a, b: a >= b, "==": lambda a, b: a == b, "!=": lambda a, b: a != b,
-            "^": lambda a, b: a ^ b,
-            "&&": lambda a, b: self._all_of(a) & self._all_of(b),
-            "||": lambda a, b: self._all_of(a) | self._all_of(b),
-        }  # fmt: skip
-        return functions[operator](left, right)
+            return Pointer(left.buffer, left.at - right if sign == "-" else left.at + right)
+        if sign in ("&&", "||"):
+            left, right = self._all_of(left), self._all_of(right)
+        return _OPERATORS[sign](left, right)
 
     def _element(self, term: Item) -> Any:
         place = self._place(term)
