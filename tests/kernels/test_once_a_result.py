@@ -13,6 +13,7 @@ import fusegen as fg
 from fusegen.core.ir import Axes, Let
 from fusegen.fuse.hoist import Hoist
 from fusegen.fuse.row_kernel import RowKernel
+from fusegen.run import evaluate
 from tests.support.oracles import leaves
 from tests.support.rows import agree, planned_passes
 
@@ -144,8 +145,10 @@ def test_a_step_sees_a_whole_number_of_a_function(kind: str, dtype: torch.dtype)
     """The root of 16 is 4, and within an ulp of it as kernels of halves compute it: its floor would be 3."""
     function, numbers = ROOTS[kind]
     x = numbers(torch.arange(1.0, 17.0)).to(dtype)
-    found = fg.op(function)(x)
-    assert torch.equal(found, fg.op(function)(x.double()).to(found.dtype))
+    found, exact = fg.op(function)(x), x.double()
+    # By the reference: a GPU's log2 of a double is a last bit off for some powers of two.
+    (expected,) = evaluate.meaning(fg.op(function).trace(exact), {"x": exact}, {}, {})
+    assert torch.equal(found, expected.to(found.dtype))
 
 
 # -- results of elements beside sums that come after others --------------------------------------------------
