@@ -45,8 +45,9 @@ COLUMN_REGISTERS, LEAST_COLUMN_VECTOR = 48, 4
 COLUMN_TEXT, STATE_COST = 1600, 60
 # Columns of a thread where vectors of them do not come out even, at most.
 MOST_COLUMNS_APART = 4
-# The narrowest block of a column kernel: fewer threads side by side would not fill a memory transaction.
-LEAST_BLOCK_WIDTH = 8
+# The narrowest block of a column kernel: fewer threads side by side would not fill a memory transaction. Rows that lie
+# one behind the other fill it together.
+LEAST_BLOCK_WIDTH, LEAST_ADJOINING_WIDTH = 8, 2
 # Blocks that share a sum over everything: enough for eight on each multiprocessor of the largest GPUs.
 FULL_REDUCTION_BLOCKS = 1056
 # Columns of at most this many elements are not divided over blocks, if there are so many.
@@ -595,13 +596,21 @@ def _reduction(
         vector, placements = vector_placements(kernel, loops, fast, buffers, vector // 2)
     threads = THREADS if along_kept else min(THREADS, max(TILE, -(-n // (vector * TILE)) * TILE))
     block_width = _column_width(m // vector, n) if along_kept and many else TILE
+    # A block that is as wide as one of such rows reads several on end.
+    adjoin = along_kept and n > SHORT_COLUMN and _rows_adjoin(kernel, kept, over[-1])
+    least, most = (LEAST_ADJOINING_WIDTH, 2 * kept[-1].size - 1) if adjoin else (LEAST_BLOCK_WIDTH, m)
     # A narrower block leaves fewer threads without results.
-    while along_kept and block_width > LEAST_BLOCK_WIDTH and block_width * vector > m:
+    while along_kept and block_width > least and block_width * vector > most:
         block_width //= 2
-    while along_kept and vector > 1 and block_width * vector > m:
+    while along_kept and vector > 1 and block_width * vector > most:
         vector, placements = vector_placements(kernel, loops, fast, buffers, vector // 2)
+    is_one_row = adjoin and block_width * vector >= kept[-1].size
+    if is_one_row:  # smaller blocks where there would be few
+        while threads > 2 * TILE and m * n < FEW_BLOCKS // 2 * threads * vector * FEWEST_ELEMENTS:
+            threads //= 2
+        uneven = False
     # Few elements for each of many results: rather more threads a result than a second kernel.
-    if along_kept and not many and n <= SHORT_COLUMN and m >= SHORT_COLUMN_RESULTS:
+    elif along_kept and not many and n <= SHORT_COLUMN and m >= SHORT_COLUMN_RESULTS:
         while vector > 1 and m // (block_width * vector) < WANTED_BLOCKS // 8:
             vector, placements = vector_placements(kernel, loops, fast, buffers, vector // 2)
         threads = min(4 * THREADS, max(THREADS, 1 << (n // 8 * TILE).bit_length()))
@@ -614,7 +623,7 @@ def _reduction(
     elif chosen != vector:
         vector, placements = vector_placements(kernel, loops, fast, buffers, chosen)
     if along_kept:
-        block_width = choices.take("block_width", block_width, powers(LEAST_BLOCK_WIDTH, THREADS))
+        block_width = choices.take("block_width", block_width, powers(least, THREADS))
     widths = powers(max(THREADS // 2, block_width), 4 * THREADS) if along_kept else powers(TILE, 2 * THREADS)
     threads = choices.take("threads", threads, widths)
     blocks = -(-m // (block_width * vector)) if along_kept else m
@@ -642,12 +651,27 @@ def _reduction(
             split=splits > 1, finish=finish, unroll=choices.take("unroll", 2 if splits > 1 else 0, (0, 1, 2, 4)),
         ), launch  # fmt: skip
     unrolled = splits > 1 or n >= at_once * LONG_COLUMN
-    unroll = choices.take("unroll", UNROLL if unrolled else 1, (1, 2, UNROLL, 2 * UNROLL))
+    own = 1 if not unrolled else UNROLL // 2 if is_one_row else UNROLL
+    unroll = choices.take("unroll", own, (1, 2, UNROLL, 2 * UNROLL))
     return ColumnSchedule(
         loops=len(kept), inner=len(over), vector=vector, threads=threads, index=index, placements=placements,
         split=splits > 1, finish=finish, block_width=block_width, unroll=unroll, apart=apart,
         reads_first=unroll > 1 and _parts(kernel),
     ), launch  # fmt: skip
+
+
+def _rows_adjoin(kernel: Kernel, kept: Sequence[Loop], over: Loop) -> bool:
+    """Whether rows of results lie one behind the other along what is reduced, in all that varies so.
+
+    And whether blocks as wide as a row have no part of another one, and pay: not for states of several numbers, which
+    take long to combine among so many rows of threads, but of the narrowest rows, where a wider block is idle.
+    """
+    row = kept[-1]
+    steps = [(row.strides[o.name], over.strides[o.name]) for o in kernel.streams]
+    both = [(one, other) for one, other in steps if one and other]
+    is_whole = len(kept) == 1 or row.size.bit_count() == 1
+    pays = 2 * row.size <= LEAST_BLOCK_WIDTH or not any(BY_KIND[r.kind].state for r in kernel.states)
+    return is_whole and pays and bool(both) and all(one == 1 and other == row.size for one, other in both)
 
 
 def _columns_apart(

@@ -30,10 +30,10 @@ void lerp_backward_f32(const float* __restrict__ input_ptr,       // [D0, D1, D2
   if (inside) {
     const auto weight_v = fg::load_vector<4>(weight_ptr + j0);
     // Neighbouring elements go to one thread, where terms of opposite signs meet before they are large.
-    int at = begin + 4 * threadIdx.y;
-    for (; at + 3 < end; at += 64) {
+    int at = begin + 2 * threadIdx.y;
+    for (; at + 1 < end; at += 32) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < 2; ++i) {
         const int j1 = at + i;
         const auto input_v = fg::load_vector<4>(input_ptr + j0 + j1 * input_stride1);
         const auto end_v = fg::load_vector<4>(end_ptr + j0 + j1 * end_stride1);
