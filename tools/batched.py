@@ -91,10 +91,11 @@ def recorded() -> Iterator[Recorded]:
     record, original = Recorded(target), targets.CpuTarget.load
 
     def load(self: targets.CpuTarget, rendered: Rendered, entry: str, declared: str, follows: bool) -> Any:
-        if self._loaded.get(targets.key_of(rendered, entry)) is None:
+        key = targets.key_of(rendered, entry)
+        found = original(self, rendered, entry, declared, follows)
+        if self._wanted.pop(key, None) is not None:  # which would be compiled with the next one that is launched
             record.kernels[rendered.text, entry] = rendered
-            return None
-        return original(self, rendered, entry, declared, follows)
+        return found
 
     targets.CpuTarget.load = load  # type: ignore[method-assign]
     try:

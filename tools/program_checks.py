@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from fusegen.core.ir import Op
 from fusegen.declare.check import check_op
+from fusegen.fused_op import FusedOp
 from fusegen.plan.backward import differentiable, result_names
 from fusegen.run import evaluate
 from fusegen.run.evaluate import Followed
@@ -428,17 +429,19 @@ class Calls:
     Attributes:
         device: where ours is computed; torch's is computed on the CPU, in double.
         expected: makes the oracle of a mode.
+        declared: the op, where others call it as well.
     """
 
     program: Program
     seed: int = 0
     device: str = "cpu"
     expected: Callable[..., Expected | Anything] = Expected.of
+    declared: FusedOp | None = None
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(self.seed)
         self.random = random.Random(self.seed)
-        self.op = self.program.op()
+        self.op = self.declared or self.program.op()
         self.values = {a.name: a.draw(generator) for a in self.program.arguments}
         self.draw = drawer(self.seed + 1)
         self.floats = self.program.floats
@@ -745,7 +748,8 @@ def checked(program: Program, seed: int, how: str, modes: Collection[str] = ()) 
     if how == EVALUATORS:
         yield from Stages(program, seed).run()
         return
-    calls = Calls(program, seed, "cuda" if how == GPU else "cpu")
+    op = program.op()
+    calls = Calls(program, seed, "cuda" if how == GPU else "cpu", declared=op)
     modes = [mode for mode in calls.modes if not modes or mode in modes]
     if how == GPU:
         modes = [mode for mode in modes if mode != "NumPy"]  # whose arrays are the CPU's
@@ -763,7 +767,7 @@ def checked(program: Program, seed: int, how: str, modes: Collection[str] = ()) 
         kernels.check_cubins("sm_90")
         return
     with recorded() as kernels, interpreted(None, planned=True):
-        yield from Calls(program, seed, expected=Anything).run(untraced)
+        yield from Calls(program, seed, expected=Anything, declared=op).run(untraced)
     with TemporaryDirectory(prefix="fusegen-programs-") as folder:
         kernels.build(Path(folder))
         with filled_with_nan():
