@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from fusegen.cli.arguments import Request, bind
 from fusegen.core.errors import DeviceError
-from fusegen.core.ir import Axes, Op, Reduce, expr_axes
+from fusegen.core.ir import Axes, Op, Reduce, Size, expr_axes, refs, walk
 from fusegen.core.one_term import gathered, scatters
 from fusegen.core.products import KIND as DOT
+from fusegen.core.within import Within
 from fusegen.declare.trace import TensorSpec
 from fusegen.fused_op import FusedOp
 from fusegen.inspect.passes import passes
@@ -117,9 +118,13 @@ class Case:
     def random(
         cls, op: FusedOp, specs: Mapping[str, Any], device: str, seed: int, low_high: tuple[float, float] | None
     ) -> Case:
-        """A tensor for every spec: normal numbers, or numbers between two limits."""
-        generator = load_torch().Generator(device).manual_seed(seed)
-        tensors = {n: _random(spec, generator, low_high) for n, spec in specs.items() if isinstance(spec, TensorSpec)}
+        """A tensor for every spec: normal numbers, or numbers between two limits; integers that are places lie within
+        the axes that they are read or written along."""
+        generator, most = load_torch().Generator(device).manual_seed(seed), axes_of_places(op, specs)
+        tensors = {
+            name: _random(spec, generator, low_high, most.get(name, INTEGERS))
+            for name, spec in specs.items() if isinstance(spec, TensorSpec)
+        }  # fmt: skip
         return cls(op, tensors, {**specs, **tensors}, device)
 
     @property
@@ -148,11 +153,28 @@ class Case:
         return Case(self.op, leaves, {**self.arguments, **leaves}, self.device)
 
 
-def _random(spec: TensorSpec, generator: Any, low_high: tuple[float, float] | None) -> Any:
+def axes_of_places(op: FusedOp, specs: Mapping[str, Any]) -> dict[str, int]:
+    """Of each argument that tells places, the size of the smallest axis that one of them is along."""
+    if all(spec.dtype.is_float for spec in specs.values() if isinstance(spec, TensorSpec)):
+        return {}
+    (item,) = passes(op, (), specs)
+    reduces, outputs = item.op.expand()
+    bases = {operand.name: operand.base for operand in item.op.operands}
+    found: dict[str, int] = {}
+    for node in walk([thing.expr for thing in (*reduces, *outputs)]):
+        if isinstance(node, Within):
+            place, size = node.args[:2]
+            number = item.layout.sizes[size.axis] if isinstance(size, Size) else getattr(size, "value", INTEGERS)
+            for name in {bases[ref.name] for ref in refs(place) if ref.name in bases}:
+                found[name] = max(1, min(found.get(name, INTEGERS), int(number)))
+    return found
+
+
+def _random(spec: TensorSpec, generator: Any, low_high: tuple[float, float] | None, most: int) -> Any:
     torch = load_torch()
     dtype, device = getattr(torch, spec.dtype.name), generator.device
     if not spec.dtype.is_float:
-        most = 2 if spec.dtype.name == "bool" else INTEGERS
+        most = min(most, 2) if spec.dtype.name == "bool" else most
         return torch.randint(0, most, spec.shape, generator=generator, device=device).to(dtype)
     drawn = torch.float64 if spec.dtype.size == 8 else torch.float32
     if low_high is None:

@@ -15,7 +15,7 @@ import pytest
 import fusegen as fg
 from fusegen.cli import run as cli_run
 from fusegen.cli.arguments import Request, bind, library
-from fusegen.cli.inputs import MOST, elements, sized
+from fusegen.cli.inputs import MOST, Case, elements, sized
 from fusegen.cli.run import run_op
 from fusegen.declare import table
 from tests.support.terminals import read_to_end
@@ -150,3 +150,20 @@ def test_a_terminal_shows_what_is_done_and_for_how_long() -> None:
         assert step in seen
     assert "all close to the float64 reference" in seen
     assert "fwd, " in in_terminal("bench", "silu", "--shape", "8,8", "--device", "cpu", "--peers", "none")
+
+
+@pytest.mark.parametrize("along", [1, 3])
+def test_places_lie_within_the_axis_that_they_are_along(along: int) -> None:
+    """Of one that is read along two axes, within the smaller one."""
+
+    def placed(x: Any, y: Any, i: Any, j: Any, classes: Any) -> Any:
+        read = fg.take_along_axis(fg.exp(x), i, -1) + fg.take_along_axis(y, i, -1)
+        return fg.scatter_add(fg.tanh(x), -1, j, read), fg.one_hot(classes, 9)
+
+    op = fg.op(placed)
+    shapes = [f"x=40,{along}", "y=40,5", "i=40,7", "j=40,7", "classes=400"]
+    request = Request.parse(shapes, ["i=int64", "j=int32", "classes=int64"], [])
+    case = Case.random(op, bind(op, request), "cpu", 0, None)
+    assert [int(case.tensors[name].max()) + 1 for name in ("i", "j", "classes")] == [along, along, 8]
+    case.call()
+    fg.check_indices()
