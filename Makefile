@@ -49,9 +49,9 @@ $(INSTALLED): pyproject.toml
 	$(PIP) --editable ".[dev,torch,cuda13]" "$(TORCH)"
 	touch $@
 
-# One core compiles what both runs of the tests would wait for, while the other one checks style and types.
+# What both runs of the tests would wait for is compiled while style and types are checked.
 prepare: $(INSTALLED)
-	{ $(WAITING) $(PY) $(NATIVE); $(WAITING) $(SANITIZED) $(NATIVE); } & $(MAKE) lint; status=$$?; wait; exit $$status
+	$(WAITING) $(PY) $(NATIVE) & $(WAITING) $(SANITIZED) $(NATIVE) & $(MAKE) lint; status=$$?; wait; exit $$status
 
 lint: $(INSTALLED)
 	$(PY) -m ruff check
