@@ -65,6 +65,11 @@ class Job:
     marks: Mapping[str, tuple[int, int]]
 
     @property
+    def lock(self) -> str:
+        """What a process has while it builds the module."""
+        return f"native-{self.key[:16]}"
+
+    @property
     def failure_key(self) -> str:
         """What its failure is called in the cache. Headers that were missing and now are there make it another."""
         folders = [part.removeprefix("-I") for part in self.command if part.startswith("-I")]
@@ -124,12 +129,13 @@ def _minutes(seconds: float) -> str:
 
 
 def build(job: Job, cache: Cache, *, again: bool = False) -> None:
-    """Compile the module and put it into the cache, or the reason why that is impossible. One process at a time.
+    """Compile the module and put it into the cache, or the reason why that is impossible. One process at a time, of
+    those that want this module.
 
     Args:
         again: also where it is not yet time to try again.
     """
-    with cache.alone("native", MOST_SECONDS):
+    with cache.alone(job.lock, MOST_SECONDS):
         if cache.current(job.key) is not None:
             return
         before = Failure.read(cache, job)

@@ -183,9 +183,10 @@ def test_a_process_that_was_ended_while_it_built(builder: Builder) -> None:
 
 
 def test_a_process_waits_for_another_that_builds(builder: Builder) -> None:
-    Failure(INTERRUPTED, 1, time.time(), passing=True, begun=True).store(default_cache(), native.job(builder.recipe))
+    job = native.job(builder.recipe)
+    Failure(INTERRUPTED, 1, time.time(), passing=True, begun=True).store(default_cache(), job)
     found = []
-    with default_cache().alone("native", 0.0) as has_it:
+    with default_cache().alone(job.lock, 0.0) as has_it:
         assert has_it
         thread = threading.Thread(target=lambda: found.append(builder.sought()))
         thread.start()
