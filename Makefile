@@ -7,7 +7,8 @@ TORCH ?= torch==2.13.0
 TORCH_FLAGS ?=
 # Any number; the order of a block's threads follows from it.
 SHUFFLE ?= 1
-WORKERS ?= 2
+# Test processes: one for each core that this machine lets us use.
+WORKERS ?= $(shell $(PYTHON) tools/cores.py)
 
 ENV := .venv
 PY := $(ENV)/bin/python
