@@ -10,7 +10,6 @@ the digest was taken of. A process whose files have changed shares nothing with 
 from __future__ import annotations
 
 import functools
-import operator
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -89,25 +88,19 @@ _paths = {name: sorted(_files(folder(name))) for name in BESIDE}
 _paths[""] = sorted(set(_files(PACKAGE)).difference(*_paths.values()))
 _imported = {path: _mark(path) for paths in _paths.values() for path in paths}
 _modules = {_module_name(n, p): p for n, paths in _paths.items() for p in paths if p.endswith(".py")}
-_loaded: list[Any] = [None] * len(_modules)
-_spaces: list[dict[str, Any]] = []  # of those that are loaded
-_verified: list[Any] = []  # what those were loaded by; one that is loaded again has another
-_spec = operator.itemgetter("__spec__")
+_verified: list[Any] = [None] * len(_modules)
 _changed = ""
 
 
 def is_changed() -> bool:
     """Whether this process runs other code than what lay there when it imported fusegen, as far as it was seen."""
-    global _loaded, _spaces, _verified
+    global _verified
     if not _changed:
-        loaded = list(map(sys.modules.get, _modules))
-        if loaded != _loaded:
-            _loaded, _spaces = loaded, [vars(module) for module in loaded if module is not None]
-        specs = list(map(_spec, _spaces))
+        loaded = sys.modules
+        specs = [getattr(loaded.get(name), "__spec__", None) for name in _modules]  # one loaded again has a new one
         if specs != _verified:
-            known = {id(spec) for spec in _verified}
-            for path, module in zip(_modules.values(), loaded, strict=True):
-                if module is not None and id(module.__spec__) not in known:
+            for path, spec, before in zip(_modules.values(), specs, _verified, strict=True):
+                if spec is not None and spec is not before:
                     _check(path)
             _verified = specs
     return bool(_changed)
