@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusegen.cli.arguments import Request, bind
 from fusegen.core.errors import DeviceError
-from fusegen.core.ir import Axes, Op, Reduce, Size, expr_axes, refs, walk
+from fusegen.core.ir import Axes, Const, Op, Reduce, Size, expr_axes, refs, walk
 from fusegen.core.one_term import gathered, scatters
 from fusegen.core.products import KIND as DOT
 from fusegen.core.within import Within
@@ -120,7 +120,7 @@ class Case:
     ) -> Case:
         """A tensor for every spec: normal numbers, or numbers between two limits; integers that are places lie within
         the axes that they are read or written along."""
-        generator, most = load_torch().Generator(device).manual_seed(seed), axes_of_places(op, specs)
+        generator, most = load_torch().Generator(device).manual_seed(seed), sizes_of_places(op, specs)
         tensors = {
             name: _random(spec, generator, low_high, most.get(name, INTEGERS))
             for name, spec in specs.items() if isinstance(spec, TensorSpec)
@@ -153,7 +153,7 @@ class Case:
         return Case(self.op, leaves, {**self.arguments, **leaves}, self.device)
 
 
-def axes_of_places(op: FusedOp, specs: Mapping[str, Any]) -> dict[str, int]:
+def sizes_of_places(op: FusedOp, specs: Mapping[str, Any]) -> dict[str, int]:
     """Of each argument that tells places, the size of the smallest axis that one of them is along."""
     if all(spec.dtype.is_float for spec in specs.values() if isinstance(spec, TensorSpec)):
         return {}
@@ -163,8 +163,14 @@ def axes_of_places(op: FusedOp, specs: Mapping[str, Any]) -> dict[str, int]:
     found: dict[str, int] = {}
     for node in walk([thing.expr for thing in (*reduces, *outputs)]):
         if isinstance(node, Within):
-            place, size = node.args[:2]
-            number = item.layout.sizes[size.axis] if isinstance(size, Size) else getattr(size, "value", INTEGERS)
+            place, size, _ = node.args
+            match size:
+                case Const(number):  # one element has no axis
+                    pass
+                case Size():
+                    number = item.layout.sizes[size.axis]
+                case _:  # of parts put together
+                    number = INTEGERS
             for name in {bases[ref.name] for ref in refs(place) if ref.name in bases}:
                 found[name] = max(1, min(found.get(name, INTEGERS), int(number)))
     return found

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 Grid = tuple[int, int, int]
 WARP = 32
 _IN_MEMORY = (Buffer, StateBuffer, ScanBuffer)
-# On integers "/" is a quotient, and on bools "&&" and "||" are what they are on all of their bits.
+# By their sign in C: "/" divides integers alone, and "&&" and "||" stand between bools, of which each thread has both.
 _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv, "%": operator.mod,
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,

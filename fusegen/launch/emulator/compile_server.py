@@ -1,7 +1,8 @@
 """GCC's compiler proper as a server: it starts once, reads the precompiled header, and copies of it compile kernels.
 
-A fifth of a small kernel's time is the start of the compiler and its look at the header, and a tenth is what the driver
-does to find the programs that it runs. The server has done the former, and the latter's answer is kept.
+Of a small kernel's 85 ms, 33 are the start of the compiler and its look at the header, and 5 what the driver does to
+find the programs that it runs. The server has done the former, and a copy of it takes half as long; the latter's answer
+is kept. A small kernel takes four fifths of the time so, and all that the tests compile seven eighths.
 
 It is only ever an acceleration. Where it cannot be had (another compiler, another system, a folder mounted noexec), and
 for a kernel that it does not compile, there is the way that few kernels are compiled, whose messages users see.
@@ -27,7 +28,7 @@ from fusegen.launch.cache import default_cache
 from fusegen.launch.checksummed import digest
 from fusegen.launch.emulator.precompiled import HEADER, Run
 
-# A server takes as long to start as two kernels take longer without it.
+# A server takes as long to start as it saves with some five kernels.
 KERNELS_BEFORE_SERVER = 6
 # Sizes of clusters have a server each; of more than these the oldest ends.
 MOST_SERVERS = 4
