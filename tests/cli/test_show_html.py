@@ -226,8 +226,8 @@ COMPUTED = {
     ),
     "a state, and the kernel that combines pieces": (
         ("sum(x, 0)", "--shape", "x=100000,8", "--which", "forward"), "reduce total = ",
-        ["float total = 0", "total += x", "total += x", "total = fg::column_sum", "total_partial[", "float total = 0",
-         "total += total_partial[", "total = fg::block_sum"],
+        ["fg::Vec<float, 4> total_v = {}", "total_v[k] += x", "total_v[k] += x", "total_v = fg::column_sum",
+         "fg::store_vector<4>(total_partial + ", "float total = 0", "total += total_partial[", "total = fg::block_sum"],
     ),
     "partial sums left for a later kernel": (
         ("rms_norm", "--which", "backward"), "leave  sum_d_weight_by_group",
