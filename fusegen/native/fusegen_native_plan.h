@@ -191,8 +191,9 @@ struct CudaConfiguration {
 };
 static_assert(sizeof(CudaAttribute) == 72 && sizeof(CudaConfiguration) == 56);
 using CudaLaunchEx = int (*)(const CudaConfiguration*, void*, void**, void**);
+// What a kernel of the emulator begins with (fusegen/launch/emulator/fusegen_emulator.h).
 using EmulatedLaunch = int (*)(
-    const unsigned*, const unsigned*, void**, size_t, int, uint64_t, int, void**, char*, size_t);
+    const void*, const unsigned*, const unsigned*, void**, size_t, int, uint64_t, int, void**, char*, size_t);
 
 struct Training;
 struct Plan;
@@ -342,9 +343,9 @@ inline void launch(const Plan& plan, size_t at, const Step& step, void** params,
   int code;
   {
     const WithoutGil free;
-    code = reinterpret_cast<EmulatedLaunch>(step.function)(
-        step.grid, step.block, params, step.shared, plan.shuffle, plan.seed, plan.workers, plan.stack_slots, message,
-        sizeof message);
+    code = (*static_cast<const EmulatedLaunch*>(step.function))(
+        step.function, step.grid, step.block, params, step.shared, plan.shuffle, plan.seed, plan.workers,
+        plan.stack_slots, message, sizeof message);
   }
   if (code) throw LaunchFailure{at, code, message};
 }

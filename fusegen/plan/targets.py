@@ -68,7 +68,7 @@ class _OnCpu:
 
     @property
     def address(self) -> int:
-        """Where the kernel's launcher is."""
+        """Where the kernel is, which begins with its launcher."""
         return self.kernel.address(self.follows)
 
     def fail(self, code: int, message: str) -> None:

@@ -91,6 +91,27 @@ def test_kernels_are_those_of_the_driver(driver: Driver, tmp_path: Path, monkeyp
     assert driver.kernels == len(numbers)
 
 
+def test_functions_of_the_header_are_those_of_the_driver(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are templates, and calls of others: what the server has instantiated before it saw the kernel."""
+    text = (
+        "const float x = float(threadIdx.x);\nfg::Vec<float, 2> v = {};\nv[0] = fg::sin(x), v[1] = fg::digamma(x);\n"
+        "y[threadIdx.x] = fg::block_sum<64>(v[0] + v[1]) + fg::maximum(x, 3.0f) + fg::remainder(x, 5.0f);"
+    )
+    symbols, sums = list[list[str]](), list[float]()
+    for _ in ("server", "driver"):
+        library = build(text)
+        path = tmp_path / f"{len(symbols)}.library"
+        path.write_bytes(library)
+        listed = run_compiler(["nm", "--print-size", "--demangle", str(path)]).stdout.splitlines()
+        symbols.append(sorted(line.split(maxsplit=1)[1] for line in listed if line[0] == "0"))
+        sums.append(run(library, tmp_path))
+        monkeypatch.setattr(compile_server, "build", lambda *_: None)
+    assert driver.kernels == 1
+    assert sums[0] == sums[1] and symbols[0] == symbols[1] and len(symbols[0]) > 50, symbols
+
+
 def test_what_is_rejected_is_told_as_by_the_driver(driver: Driver) -> None:
     build("y[0] = 1.0f;")
     with pytest.raises(CompileError, match=r"(?s)k\.cu:3: .*nothing.*was not declared.*>    3 \| y\[0\] = nothing;"):

@@ -63,16 +63,17 @@ def fresh(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], Counted]]:
 def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Kernels whose native launch reports a failed assertion."""
     kind = ctypes.CFUNCTYPE(
-        ctypes.c_int, *[ctypes.c_void_p] * 3, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint64, ctypes.c_int,
+        ctypes.c_int, *[ctypes.c_void_p] * 4, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint64, ctypes.c_int,
         ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
     )  # fmt: skip
 
     def launch(*arguments: Any) -> int:
-        ctypes.memmove(arguments[8], b"thread 3: x > 0\0", 16)
+        ctypes.memmove(arguments[9], b"thread 3: x > 0\0", 16)
         return 2
 
     function = kind(launch)
-    monkeypatch.setattr(targets._OnCpu, "address", ctypes.cast(function, ctypes.c_void_p).value)
+    entry = ctypes.cast(function, ctypes.c_void_p)  # which begins with its launcher
+    monkeypatch.setattr(targets._OnCpu, "address", ctypes.addressof(entry))
     yield
 
 

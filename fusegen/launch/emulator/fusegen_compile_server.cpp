@@ -34,8 +34,21 @@ void redirect_output() {
   close(nowhere);
 }
 
+// What each copy would do anew, of which the kernel is no part: make its code generator ready, which waits for the first
+// function, and instantiate what the header's functions call, which waits for the end of the file. Both are the compiler's
+// own functions, which it exports for plugins. One that another version does not have is done by the copies.
+void prepare() {
+  typedef void Initialize();
+  typedef void Instantiate(int retries);
+  if (void* ready = dlsym(RTLD_DEFAULT, "_Z14initialize_rtlv")) reinterpret_cast<Initialize*>(ready)();
+  if (void* instantiate = dlsym(RTLD_DEFAULT, "_Z29instantiate_pending_templatesi")) {
+    reinterpret_cast<Instantiate*>(instantiate)(0);
+  }
+}
+
 // Returns in copies alone. What the compiler has printed so far is in memory, and each copy writes it.
 void serve() {
+  prepare();
   char request;
   while (read(STDIN_FILENO, &request, 1) == 1) {
     const pid_t copy = fork();

@@ -145,8 +145,16 @@ struct Fiber {
 struct Worker;
 struct Races;
 
-struct Entry {               // a kernel, as the runtime knows it
-  void (*start)(Worker&);    // once for each worker
+struct Entry;
+typedef int Launcher(const Entry* entry, const unsigned* grid, const unsigned* block, void** params,
+                     size_t shared_bytes, int shuffle, uint64_t seed, int workers, void** stack_slots, char* message,
+                     size_t message_bytes);
+
+struct Entry {               // a kernel, as the runtime knows it, and as who launches it finds it
+  Launcher* launch;          // launch_kernel
+  const char* name;
+  bool early;                // it may have started before the kernel before it ended
+  void (*start)(Worker&);    // once for each worker; or null
   void (*block)(Worker&);    // all threads of a block one after the other; null where they are fibers
   void (*thread)(void**);    // one of the threads that are fibers
   const bool* is_pointer;    // each of its parameters
@@ -156,8 +164,6 @@ struct Entry {               // a kernel, as the runtime knows it
 struct Launch {
   Entry entry;
   dim3 grid, block;
-  const char* name;
-  bool early;  // it may have started before the kernel before it ended
   void** params;
   void** stack_slots;
   size_t shared_bytes;
@@ -231,9 +237,7 @@ void announce_read(const void* address, size_t bytes);
 void announce_write(const void* address, size_t bytes);
 void* shared_variable(const char* name, size_t bytes);
 #endif
-int launch_kernel(const Entry& entry, const char* name, bool early, const unsigned* grid, const unsigned* block,
-                  void** params, size_t shared_bytes, int shuffle, uint64_t seed, int workers, void** stack_slots,
-                  char* message, size_t message_bytes);
+Launcher launch_kernel;
 
 inline uint3 thread_index(unsigned linear, const dim3& block) {
   return {linear % block.x, linear / block.x % block.y, linear / block.x / block.y};
@@ -274,13 +278,27 @@ constexpr bool points = false;
 template <class T>
 constexpr bool points<T*> = true;
 
-template <auto Kernel, bool Barriers, class Signature>
+template <class Signature>
+struct IndicesOf;
+template <class... A>
+struct IndicesOf<void (*)(A...)> {
+  typedef typename MakeSequence<sizeof...(A)>::type type;
+};
+
+#ifndef FUSEGEN_EMULATOR_RACES
+// Only fibers have their indices set from outside: where nobody has their address, they stay in registers.
+inline void start_fibers(Worker& w) {
+  gridDim = w.launch->grid, blockDim = w.launch->block;
+  w.thread_index = &threadIdx, w.block_index = &blockIdx;
+}
+#endif
+
+// As few functions as there can be: without an optimizer each takes a compiler as long as ten statements of a kernel.
+template <auto Kernel, class Signature, class Indices>
 struct Runner;
 
-template <auto Kernel, bool Barriers, class... A>
-struct Runner<Kernel, Barriers, void (*)(A...)> {
-  typedef typename MakeSequence<sizeof...(A)>::type Indices;
-
+template <auto Kernel, class... A, size_t... I>
+struct Runner<Kernel, void (*)(A...), Sequence<I...>> {
   // Arguments are loaded once and the kernel is inlined: reading threadIdx costs no memory access.
   static FUSEGEN_UNCHECKED void threads(Worker& w, A... arguments) {
     const unsigned count = w.threads, *order = w.order;
@@ -302,51 +320,42 @@ struct Runner<Kernel, Barriers, void (*)(A...)> {
     }
   }
 
-  template <size_t... I>
-  static FUSEGEN_UNCHECKED void plain(Worker& w, Sequence<I...>) {
+  static FUSEGEN_UNCHECKED void block(Worker& w) {
+#ifndef FUSEGEN_EMULATOR_RACES
+    gridDim = w.launch->grid, blockDim = w.launch->block, blockIdx = w.blocks[0].index;
+#endif
     threads(w, *static_cast<A*>(w.launch->params[I])...);
   }
 
-  template <size_t... I>
-  static FUSEGEN_UNCHECKED void thread(void** params, Sequence<I...>) {
-    Kernel(*static_cast<A*>(params[I])...);
-  }
-
-  static FUSEGEN_UNCHECKED void body(void** params) { thread(params, Indices()); }
-
-#ifdef FUSEGEN_EMULATOR_RACES
-  static FUSEGEN_UNCHECKED void block(Worker& w) { plain(w, Indices()); }
-  static void start(Worker&) {}
-#else
-  static void block(Worker& w) {
-    blockIdx = w.blocks[0].index;
-    plain(w, Indices());
-  }
-
-  // Only fibers have their indices set from outside: where nobody has their address, they stay in registers.
-  static void start(Worker& w) {
-    gridDim = w.launch->grid, blockDim = w.launch->block;
-    if constexpr (Barriers) w.thread_index = &threadIdx, w.block_index = &blockIdx;
-  }
-#endif
+  static FUSEGEN_UNCHECKED void thread(void** params) { Kernel(*static_cast<A*>(params[I])...); }
 
   static constexpr bool is_pointer[] = {points<A>..., false};
-  static constexpr Entry entry = {start, Barriers ? nullptr : block, Barriers ? body : nullptr, is_pointer, sizeof...(A)};
+
+  template <bool Barriers>
+  static constexpr Entry entry(const char* name, bool early) {
+#ifdef FUSEGEN_EMULATOR_RACES
+    void (*const start)(Worker&) = nullptr;
+#else
+    void (*const start)(Worker&) = Barriers ? start_fibers : nullptr;
+#endif
+    if constexpr (Barriers) {
+      return {launch_kernel, name, early, start, nullptr, thread, is_pointer, sizeof...(A)};
+    } else {
+      return {launch_kernel, name, early, start, block, nullptr, is_pointer, sizeof...(A)};
+    }
+  }
 };
 
 }  // namespace fusegen_emulator
 
-// A cluster's blocks wait for each other, so its threads are fibers in any case.
-#define FUSEGEN_EMULATOR_LAUNCHER(kernel, barriers)                                  \
-  FUSEGEN_EMULATOR_LAUNCH(fusegen_emulated_launch_##kernel, kernel, barriers, false) \
-  FUSEGEN_EMULATOR_LAUNCH(fusegen_emulated_early_launch_##kernel, kernel, barriers, true)
-#define FUSEGEN_EMULATOR_LAUNCH(name, kernel, barriers, early)                                                     \
-  extern "C" __attribute__((visibility("default"))) int name(                                                      \
-      const unsigned* grid, const unsigned* block, void** params, size_t shared_bytes, int shuffle, uint64_t seed, \
-      int workers, void** stack_slots, char* message, size_t message_bytes) {                                      \
-    return fusegen_emulator::launch_kernel(                                                                        \
-        fusegen_emulator::Runner<kernel, (barriers || fusegen_emulator::kClusterBlocks > 1), decltype(&kernel)>::entry, \
-        #kernel, early, grid, block, params, shared_bytes, shuffle, seed, workers, stack_slots, message, message_bytes); \
-  }
+// What the library has of a kernel. A cluster's blocks wait for each other, so its threads are fibers in any case.
+#define FUSEGEN_EMULATOR_LAUNCHER(kernel, barriers)                          \
+  FUSEGEN_EMULATOR_ENTRY(fusegen_emulated_##kernel, kernel, barriers, false) \
+  FUSEGEN_EMULATOR_ENTRY(fusegen_emulated_early_##kernel, kernel, barriers, true)
+#define FUSEGEN_EMULATOR_ENTRY(symbol, kernel, barriers, early)                                                       \
+  extern "C" __attribute__((visibility("default"))) const fusegen_emulator::Entry symbol;                             \
+  constexpr fusegen_emulator::Entry symbol =                                                                          \
+      fusegen_emulator::Runner<kernel, decltype(&kernel), fusegen_emulator::IndicesOf<decltype(&kernel)>::type>::entry< \
+          (barriers || fusegen_emulator::kClusterBlocks > 1)>(#kernel, early);
 
 #include "fusegen_emulator_builtins.h"

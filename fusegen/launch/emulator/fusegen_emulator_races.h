@@ -112,7 +112,7 @@ inline bool begin_launch(Worker& w) {
   if (!r->shadow || !r->agents) return false;
   for (const Times*& times : r->start.known) times = &r->nothing;
   Shadow& shadow = *r->shadow;
-  const bool follows = w.launch->early && pthread_equal(shadow.owner, pthread_self()) && shadow.launch < kLastLaunch;
+  const bool follows = w.launch->entry.early && pthread_equal(shadow.owner, pthread_self()) && shadow.launch < kLastLaunch;
   r->before = follows ? shadow.launch : uint16_t(kNoLaunch);
   r->start.awaited = !follows || shadow.launch == kNoLaunch;
   if (shadow.launch >= kLastLaunch) free_pages(shadow, kNoLaunch), shadow.launch = kNoLaunch;
@@ -129,7 +129,7 @@ inline void end_launch(Worker& w) {
   Races* const r = w.races;
   if (!r) return;
   if (r->shadow) {
-    snprintf(r->shadow->kernel, sizeof r->shadow->kernel, "%s", w.launch->name);
+    snprintf(r->shadow->kernel, sizeof r->shadow->kernel, "%s", w.launch->entry.name);
     r->shadow->owner = pthread_self();
     give_back(r->shadow, w.launch->stack_slots + kStackSlots, kStackSlots);
   }

@@ -154,7 +154,7 @@ inline void* run_worker(void* argument) {
   worker = &w;
   w.threads = launch.block.x * launch.block.y * launch.block.z * kClusterBlocks;
   bool ready = begin_launch(w);
-  launch.entry.start(w);
+  if (launch.entry.start) launch.entry.start(w);
   if (launch.shuffle) {
     w.order = static_cast<unsigned*>(malloc(w.threads * sizeof(unsigned)));
     ready = ready && w.order;
@@ -197,11 +197,10 @@ inline uint64_t common_divisor(uint64_t a, uint64_t b) {
 }
 
 // Threads are made per launch (20 us): a pool would not survive fork(), which data loaders use.
-int launch_kernel(const Entry& entry, const char* name, bool early, const unsigned* grid, const unsigned* block,
-                  void** params, size_t shared_bytes, int shuffle, uint64_t seed, int workers, void** stack_slots,
-                  char* message, size_t message_bytes) {
+int launch_kernel(const Entry* entry, const unsigned* grid, const unsigned* block, void** params, size_t shared_bytes,
+                  int shuffle, uint64_t seed, int workers, void** stack_slots, char* message, size_t message_bytes) {
   Launch launch = {};
-  launch.entry = entry, launch.name = name, launch.early = early;
+  launch.entry = *entry;
   launch.grid = {grid[0], grid[1], grid[2]}, launch.block = {block[0], block[1], block[2]};
   launch.params = params, launch.stack_slots = stack_slots;
   launch.shared_bytes = shared_bytes, launch.shuffle = shuffle;

@@ -26,6 +26,12 @@ _STACK_SLOTS = {
     for mode in (Mode(), Mode(sanitize=True), Mode(races=True), Mode(sanitize=True, races=True))
 }
 
+# Of an entry: grid, block, arguments, bytes of shared memory, `launch_words`, room for a message and its bytes.
+_Launcher = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_uint * 3, ctypes.c_uint * 3, ctypes.c_void_p, ctypes.c_size_t,
+    ctypes.c_int, ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t,
+)  # fmt: skip
+
 _RACE, _MISPLACED, _MISALIGNED = 5, 6, 7
 # What the launcher's codes mean: (expected, fix).
 _FAILURES = {
@@ -86,13 +92,9 @@ class EmulatedKernel:
         self._library = ctypes.CDLL(str(library))
         if not self.sanitized:  # whose reports name lines of it
             weakref.finalize(self, _unload, self._library._handle).atexit = False
-        self._launchers = [self._library[f"fusegen_emulated_{kind}_{entry}"] for kind in ("launch", "early_launch")]
-        for function in self._launchers:
-            function.restype = ctypes.c_int
-            function.argtypes = [
-                ctypes.c_uint * 3, ctypes.c_uint * 3, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint64,
-                ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t,
-            ]  # fmt: skip
+        names = [f"fusegen_emulated_{entry}", f"fusegen_emulated_early_{entry}"]
+        self._entries = [ctypes.c_void_p.in_dll(self._library, name) for name in names]
+        self._launcher = _Launcher(self._entries[0].value or 0)
         self.cluster = int(self._library.fusegen_emulated_cluster())
         self.instrumented = Mode(self.sanitized, races=bool(self._library.fusegen_emulated_races())).instrumented
 
@@ -121,8 +123,8 @@ class EmulatedKernel:
         """
         self._check(grid, block, shared_bytes, mode)
         message = ctypes.create_string_buffer(_MESSAGE_BYTES)
-        code = self._launchers[early](
-            (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block), params, shared_bytes,
+        code = self._launcher(
+            self.address(early), (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block), params, shared_bytes,
             mode.shuffle is not None, (mode.shuffle or 0) % 2**64, mode.workers or _cores(),
             _STACK_SLOTS[self.instrumented], message, _MESSAGE_BYTES,
         )  # fmt: skip
@@ -130,8 +132,8 @@ class EmulatedKernel:
             self.fail(code, message.value.decode(errors="replace"))
 
     def address(self, early: bool = False) -> int:
-        """Where the library's launcher is, for callers that are not Python."""
-        return int(ctypes.cast(self._launchers[early], ctypes.c_void_p).value or 0)
+        """Where the library has the kernel, and first its launcher, for callers that are not Python."""
+        return ctypes.addressof(self._entries[early])
 
     def fail(self, code: int, message: str) -> None:
         """Raise what the launcher's code means."""
