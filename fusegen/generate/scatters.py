@@ -180,8 +180,8 @@ def looked_at(looked: Looked | None, place: Term, size: Term, position: Term) ->
 
 
 def _says(schedule: ScatterSchedule) -> str:
-    what = f"one warp of a block {VERBS[schedule.kind]} what is for {schedule.lines} lines, a thread each, in shared"
-    how = f"memory, in the order of i; {READERS} others read ahead"
+    what = f"each of {schedule.lines} threads {VERBS[schedule.kind]} the updates of its line in shared memory,"
+    how = f"in the order of i; {READERS} more warps read ahead"
     if schedule.split:
         how += "; a line here has one part of the updates of a line of the result"
     return f"scatter: result[line, places[line, i]]: {what} {how}"

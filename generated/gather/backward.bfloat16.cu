@@ -7,8 +7,8 @@
 // gather, backward: scatters by kernels of their own
 //   d_input[D0, D2] = d_out added at index along D2, over [D1]
 
-// scatter: result[line, places[line, i]]: one warp of a block adds up what is for 8 lines, a thread each, in shared
-//     memory, in the order of i; 4 others read ahead
+// scatter: result[line, places[line, i]]: each of 8 threads adds up the updates of its line in shared memory, in the
+//     order of i; 4 more warps read ahead
 extern "C" __global__ __launch_bounds__(160)
 void scatter_sum_i64_bf16_bf16(const int64_t* __restrict__ places_ptr, const bf16* __restrict__ updates_ptr,
                                bf16* __restrict__ result_ptr, int lines, int n, int size, int64_t places_stride0,

@@ -39,8 +39,8 @@ void scatter_backward_prologue_bf16(const bf16* __restrict__ d_out_ptr,   // [D0
   fg::store_vector<8>(factor_2_ptr + at, factor_2_v);
 }
 
-// scatter: result[line, places[line, i]]: one warp of a block adds up what is for 8 lines, a thread each, in shared
-//     memory, in the order of i; 4 others read ahead
+// scatter: result[line, places[line, i]]: each of 8 threads adds up the updates of its line in shared memory, in the
+//     order of i; 4 more warps read ahead
 extern "C" __global__ __launch_bounds__(160)
 void scatter_sum_i64_f32_bf16(const int64_t* places_ptr, const float* updates_ptr, bf16* result_ptr, int lines, int n,
                               int size, int64_t places_stride0, int64_t places_step, int64_t updates_stride0,

@@ -29,8 +29,8 @@ void scatter_forward_prologue_i64(int64_t* __restrict__ factor_2_ptr,  // [D1]
   fg::store_vector<2>(factor_2_ptr + at, factor_2_v);
 }
 
-// scatter: result[line, places[line, i]]: one warp of a block takes the maximum of what is for 8 lines, a thread each,
-//     in shared memory, in the order of i; 4 others read ahead
+// scatter: result[line, places[line, i]]: each of 8 threads takes the maximum of the updates of its line in shared
+//     memory, in the order of i; 4 more warps read ahead
 extern "C" __global__ __launch_bounds__(160)
 void scatter_max_i64_i64_i64(const int64_t* places_ptr, const int64_t* updates_ptr, int64_t* result_ptr, int lines,
                              int n, int size, int64_t places_stride0, int64_t places_step,
