@@ -231,6 +231,21 @@ def test_compile_with_numpys_numbers() -> None:
     assert [n.args[2] for n in graph.nodes if "fusegen" in str(n.target)] == [0.5]
 
 
+@fg.op
+def commutator_and_trace(a, b):  # type: ignore[no-untyped-def]
+    product = fg.matmul(fg.transpose(a, 0, 1), b)
+    on_diagonal = fg.where(fg.index(product, 0) == fg.index(product, 1), product, 0.0)
+    return fg.sum(fg.matmul(a, b) - fg.matmul(b, a)) + fg.sum(on_diagonal)
+
+
+def test_compile_a_gradient_that_asks_for_positions_along_a_products_own_axis() -> None:
+    """No tensor that the gradient reads has the axis of the rows of a.T, as products name it: its size is told."""
+    assert_same(
+        commutator_and_trace, torch.compile(commutator_and_trace, backend="aot_eager", fullgraph=True),
+        leaf(4, 4), leaf(4, 4),
+    )  # fmt: skip
+
+
 def test_compile_what_is_written_in_place() -> None:
     def norm(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
         y = ops.batch_norm(x, mean, var, training=True)

@@ -25,7 +25,7 @@ from fusegen.core import dtypes
 from fusegen.core.declared import without_declared_gradients
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
-from fusegen.core.ir import Op, Operand, Size, walk
+from fusegen.core.ir import Op, Operand, asked_axes, shaped_axes
 from fusegen.core.locks import cached_property
 from fusegen.core.products import contracted_sizes
 from fusegen.core.recent import Recent
@@ -228,9 +228,7 @@ class Derived:
 def untold_axes(op: Op) -> tuple[str, ...]:
     """Axes whose sizes an op needs and no operand tells."""
     carried = set(contracted_sizes(op, {axis: 1 for operand in op.operands for axis in operand.shape if axis}))
-    exprs = [item.expr for item in (*op.statements, *op.outputs)]
-    needed = {node.axis for node in walk(exprs) if isinstance(node, Size)}
-    needed |= {axis for output in op.outputs for axis in output.shape if axis}
+    needed = asked_axes((*op.statements, *op.outputs)) | shaped_axes(op.outputs)
     return tuple(sorted(needed - carried))
 
 
