@@ -44,6 +44,10 @@ _FIXES = {
         "do it outside, between two ops: of matrices there are products, sums and norms here",
     ),
     **dict.fromkeys(
+        (f"{kind}fft{rank}" for kind in ("", "i", "r", "ir", "h", "ih") for rank in ("", "2", "n")),
+        "do it outside, between two ops: there are no transforms and no complex numbers here",
+    ),
+    **dict.fromkeys(
         ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "fold"),
         "use torch's outside the op, and fuse what is behind it; of one dimension x.unfold(dim, size, step) @ w",
     ),
@@ -70,6 +74,10 @@ _FIXES = {
     **dict.fromkeys(
         (f"{kind}max_pool{rank}d_with_indices" for kind in ("", "adaptive_", "fractional_") for rank in (1, 2, 3)),
         "leave return_indices away, or use torch's outside the op",
+    ),
+    **dict.fromkeys(
+        ("polar", "complex", "view_as_complex", "view_as_real", "angle", "imag", "stft", "istft"),
+        "compute with real and imaginary parts, as two tensors: there are no complex numbers",
     ),
     "at": "write y = x.clone(), and y[...] = ...; places that indices tell are fg.scatter and fg.scatter_reduce",
     **dict.fromkeys(("backward", "grad"), "differentiate what the op returns, outside it: gradients are derived"),
@@ -179,7 +187,7 @@ def fix(name: str) -> str:
         return f"use fusegen's function: fg.{name}"
     if name.endswith("_") and name not in _FIXES:
         return f"write x = ..., with what .{name.rstrip('_')} would return"
-    name = name.removeprefix("linalg_").removeprefix("special_")
+    name = name.removeprefix("linalg_").removeprefix("special_").removeprefix("fft_")
     if name in _FIXES:
         return _FIXES[name]
     known = [*_of_language, *(f"torch.{n}" for e in _table().table() for n in e.names if not n.startswith("Tensor."))]
@@ -187,8 +195,19 @@ def fix(name: str) -> str:
     if own:  # NumPy's or JAX's of other arguments
         return f"use {own[0]}"
     near = difflib.get_close_matches(name, _of_language, n=1, cutoff=0.8)
-    listed = "see `fusegen list --functions` for fg.NAME, `fusegen list` for fg.ops.NAME, or compose it of operators"
+    listed = (
+        "see `fusegen list --functions` for fg.NAME, `fusegen list` for fg.ops.NAME; compose it of operators, or do it "
+        "outside the op"
+    )
     return f"did you mean {near[0]}? Or {listed}" if near else listed
+
+
+def _public_name(function: Any) -> str | None:
+    """What torch's users call it: ``torch.special.i0e``, of what calls itself ``special_i0e``."""
+    from torch.overrides import resolve_name
+
+    found: str | None = resolve_name(function)
+    return found
 
 
 def attach(names: Sequence[str]) -> None:
@@ -216,7 +235,7 @@ def attach(names: Sequence[str]) -> None:
             return called(name, found.function, args, kwargs or {})
         if args and isinstance(args[0], Value) and (in_place := writing(name)) is not None:
             return in_place(*args, **(kwargs or {}))
-        raise refuse(f"torch.{name}", name)
+        raise refuse(_public_name(function) or f"torch.{name}", name)
 
     def array_ufunc(self: Value, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         found = _table().of_numpy(ufunc.__name__) if method == "__call__" and not kwargs else None
