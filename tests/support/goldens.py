@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from fusegen.cli.arguments import library
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -22,4 +24,5 @@ def load_tool() -> ModuleType:
 @cache
 def emitted() -> dict[str, str]:
     """The CUDA of the whole library by path, as the compiler makes it now."""
-    return dict(sorted((path, text) for path, text in load_tool().files() if path.endswith(".cu")))
+    tool = load_tool()
+    return dict(sorted(golden for name in library() for golden in tool.cuda(name)))

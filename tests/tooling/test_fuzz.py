@@ -38,7 +38,7 @@ def test_a_wrong_fusion_is_found(how: str, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(pipeline, "group_by_rows", wrong)
     monkeypatch.setattr(pipeline, "_compiled", Recent(64))
-    found = fuzz.run_block(0, how, 6)
+    found = fuzz.run_block(0, how, 2)
     assert found.failed and found.counts["wrong"] > 0
     assert any(key.startswith("wrong, ") and "def program(" in text for key, (text, _) in found.failures.items())
 
