@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping
+from math import prod
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 import fusegen as fg
 from fusegen import pipeline
 from fusegen.fuse.choices import Choices, powers
+from fusegen.plan import frameworks
 from fusegen.plan.frameworks import Framework
 from fusegen.plan.plan import Plan
 from fusegen.run.runner import Runner
@@ -165,6 +167,23 @@ def watch(tried: Tried, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Runner, "launch", watched)
     monkeypatch.setattr(session, "clock_for", lambda target, device: None)
+
+
+@pytest.mark.parametrize("columns", [8, 40, 48, 133, 512])
+def test_a_block_of_columns_has_the_threads_of_its_width(columns: int) -> None:
+    """Whatever is chosen of it, and of one thing more: small blocks beside a width that is chosen had no rows."""
+    x = torch.zeros(3000, columns)
+    op = column_sums.trace(x)
+    layout = Runner(op).lay_out({"x": frameworks.torch().info("x", x)}).layout
+
+    def planned(chosen: Any) -> pipeline.ScheduledOp:
+        return pipeline.plan_op(op, layout, chosen=chosen)
+
+    chosen = planned({}).choices.neighbours()
+    assert len(chosen) > 10
+    for one in [*chosen, *(more for first in chosen for more in planned(first).choices.neighbours())]:
+        for kernel in planned(one).kernels:
+            assert prod(kernel.launch.block) == kernel.schedule.threads >= 32, one
 
 
 @pytest.mark.emulator
