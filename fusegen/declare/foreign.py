@@ -76,7 +76,7 @@ _FIXES = {
         "leave return_indices away, or use torch's outside the op",
     ),
     **dict.fromkeys(
-        ("polar", "complex", "view_as_complex", "view_as_real", "angle", "imag", "stft", "istft"),
+        ("polar", "complex", "view_as_complex", "view_as_real", "imag", "stft", "istft"),
         "compute with real and imaginary parts, as two tensors: there are no complex numbers",
     ),
     "at": "write y = x.clone(), and y[...] = ...; places that indices tell are fg.scatter and fg.scatter_reduce",

@@ -625,8 +625,9 @@ def _reduction(
     if along_kept:
         block_width = choices.take("block_width", block_width, powers(least, THREADS))
         threads = max(threads, block_width)
-    fewest = max(min(threads, THREADS // 2), block_width)
-    widths = powers(fewest, 4 * THREADS) if along_kept else powers(TILE, 2 * THREADS)
+        widths = powers(max(min(threads, THREADS // 2), block_width), 4 * THREADS)
+    else:
+        widths = powers(TILE, 2 * THREADS)
     threads = choices.take("threads", threads, widths)
     blocks = -(-m // (block_width * vector)) if along_kept else m
     at_once = threads // block_width if along_kept else threads * vector

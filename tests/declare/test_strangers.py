@@ -54,9 +54,15 @@ def quantized() -> torch.Tensor:
 # what is done, and patterns for what was given and how to mend it.
 REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
     "torch's function": (lambda: run(lambda x: torch.sort(x, 0)), "torch.sort of a symbolic", "outside the op"),
-    "torch's function of windows": (lambda: run(lambda x: F.fold(x, 2, 1)), "functional.fold", "outside the op"),
-    "torch's function of a grid": (lambda: run(lambda x: F.grid_sample(x, x)), "grid_sample of", "pixels around"),
-    "a function of two": (lambda: run(lambda x: torch.special.gammainc(x, x)), "special.gammainc", "register_function"),
+    "torch's function of windows": (
+        lambda: run(lambda x: F.fold(x, 2, 1)), "torch.nn.functional.fold of", "outside the op",
+    ),
+    "torch's function of a grid": (
+        lambda: run(lambda x: F.grid_sample(x, x)), "torch.nn.functional.grid_sample of", "pixels around",
+    ),
+    "a function of two": (
+        lambda: run(lambda x: torch.special.gammainc(x, x)), "torch.special.gammainc of", r"fg\.register_function",
+    ),
     "a transform": (lambda: run(lambda x: torch.fft.rfft(x)), "torch.fft.rfft of", "between two ops"),
     "complex numbers": (lambda: run(lambda x: torch.polar(x, x)), "torch.polar of", "two tensors"),
     "a function of another kind": (lambda: run(lambda x: F.ctc_loss(x, x, 1, 1)), "ctc_loss of", "outside the op"),

@@ -293,7 +293,7 @@ inline void start_fibers(Worker& w) {
 }
 #endif
 
-// As few functions as there can be: without an optimizer each takes a compiler as long as ten statements of a kernel.
+// As few functions as there can be: without an optimizer each takes a compiler 2 to 3 ms, of the 45 of a small kernel.
 template <auto Kernel, class Signature, class Indices>
 struct Runner;
 
