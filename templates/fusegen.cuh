@@ -303,8 +303,10 @@ template <typename T> FG_DEVICE T& dynamic_shared() {
   return *reinterpret_cast<T*>(fusegen_memory);
 #endif
 }
-// What lies behind something there.
-template <typename T, typename Before> FG_DEVICE T& behind(Before& before) { return *reinterpret_cast<T*>(&before + 1); }
+// What lies behind something there, at the next address that the widest vectors may have.
+template <typename T, typename Before> FG_DEVICE T& behind(Before& before) {
+  return *reinterpret_cast<T*>(reinterpret_cast<char*>(&before) + (sizeof(Before) + 15) / 16 * 16);
+}
 
 // -- kernels that follow each other: from sm_90 on, the next one may start while the one before drains ---------------
 

@@ -66,6 +66,8 @@ FG_DEVICE float maximum(float a, float b) {
 #endif
 template <typename T> FG_DEVICE T minimum(T a, T b) { return a != a ? a : (b < a || b != b ? b : a); }
 template <typename T> FG_DEVICE T maximum(T a, T b) { return a != a ? a : (b > a || b != b ? b : a); }
+// Both are computed before one is chosen: no branch, behind which a thread's next elements would wait.
+FG_DEVICE float select(bool condition, float one, float other) { return condition ? one : other; }
 template <typename T> FG_DEVICE T clamp(T x, T low, T high) { return minimum(maximum(x, low), high); }
 
 // The instructions of the special function unit.

@@ -95,6 +95,26 @@ template <int Cluster> struct Link {
   FG_DEVICE void ready() { cluster_wait(); }
 };
 
+// All threads of a row of the block (threadIdx.y), which has whole warps where it has more than one. Rows have nothing to
+// do with each other, so each of several has a barrier of its own: none waits for the slowest. Their numbers are literals,
+// or a block would have all 16 that there are, and a multiprocessor fewer blocks.
+template <int Threads, int Rows, int Row = 0> FG_DEVICE void row_barrier() {
+  static_assert(Threads <= 32 || Rows < 16, "a block has 16 barriers, and the first is __syncthreads'");
+  if constexpr (Rows == 1) {
+    __syncthreads();
+  } else {
+#ifdef FUSEGEN_EMULATOR
+    fusegen_sync_row();
+#else
+    if (Row == Rows - 1 || threadIdx.y == Row) {
+      asm volatile("bar.sync %0, %1;" ::"n"(Row + 1), "n"(Threads) : "memory");
+    } else {
+      row_barrier<Threads, Rows, Row + (Row < Rows - 1)>();
+    }
+#endif
+  }
+}
+
 // How: Add or Merge. Site: one number for each call in a kernel, so that a second call need not wait until all have read
 // what the first exchanged. All threads of the block get the result.
 template <typename How, int Threads, int Rows, int Site, typename S, int N> FG_DEVICE void combine_block(S (&values)[N]) {
@@ -107,7 +127,7 @@ template <typename How, int Threads, int Rows, int Site, typename S, int N> FG_D
 #pragma unroll
     for (int i = 0; i < N; ++i) of_warps[i][threadIdx.y][threadIdx.x / 32].put(values[i]);
   }
-  __syncthreads();
+  row_barrier<Threads, Rows>();
 #pragma unroll
   for (int i = 0; i < N; ++i) values[i] = How::all(of_warps[i][threadIdx.y], warps);
 }

@@ -88,8 +88,10 @@ template <int N, typename T> FG_DEVICE Raw<T, N> load_raw(const T* pointer) {
   memcpy(raw.word, &values, sizeof values);
   return raw;
 }
-// The same into shared memory, where it arrives while the thread does something else; each thread awaits its own.
-template <int N, typename T> FG_DEVICE void load_async(Raw<T, N>* shared, const T* pointer) {
+// The same into shared memory, where it arrives while the thread does something else; each thread awaits its own. What
+// others read as well comes through the first cache: of a few bytes that all multiprocessors ask for again and again, the
+// second one's part that has them would be the slowest thing on the GPU.
+template <bool Cached, int N, typename T> FG_DEVICE void copy_async(Raw<T, N>* shared, const T* pointer) {
   if constexpr (!whole_words<T, N>) {  // it copies 4 bytes at least
     *shared = load_raw<N>(pointer);
     return;
@@ -104,12 +106,22 @@ template <int N, typename T> FG_DEVICE void load_async(Raw<T, N>* shared, const 
 #pragma unroll
     for (int at = 0; at < N; at += 16 / sizeof(T)) {
       const uint32_t piece = address + at * sizeof(T);
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(piece), "l"(pointer + at) : "memory");
+      if constexpr (Cached) {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(piece), "l"(pointer + at) : "memory");
+      } else {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(piece), "l"(pointer + at) : "memory");
+      }
     }
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(pointer), "n"(sizeof(T) * N) : "memory");
   }
 #endif
+}
+template <int N, typename T> FG_DEVICE void load_async(Raw<T, N>* shared, const T* pointer) {
+  copy_async<false>(shared, pointer);
+}
+template <int N, typename T> FG_DEVICE void load_async_cached(Raw<T, N>* shared, const T* pointer) {
+  copy_async<true>(shared, pointer);
 }
 FG_DEVICE void await_loads() {
 #ifdef FUSEGEN_EMULATOR

@@ -271,7 +271,7 @@ def schedule_rows(
         if rows != shape.rows:
             shape = replace(shape, rows=rows)
             found = planned(shape, choices)
-    found = replace(found, resident=_side_by_side(kernel, found, _width(streams, buffers)))
+    found = replace(found, resident=_side_by_side(kernel, found, _width(streams, buffers), chip))
     return found, _launch(
         kernel, sizes, loops, buffers, shape, found, m, n, segment, (*kept_order, *over_order), slices, choices
     )
@@ -488,8 +488,9 @@ def _own_shape(
         if first is not None:
             threads, more = _whole_warps(per_block, first), _whole_warps(per_block, first + 1)
             if cluster == 1 and first < repeats and more * (first + 1) <= FEWER_IDLE * threads * first:
-                threads, first = more, first + 1
-            return _Shape(threads, first, cluster, max(1, side // threads) if cluster == 1 else 1)
+                threads = more
+            each = -(-per_block // threads)
+            return _Shape(threads, each, cluster, max(1, side // threads) if cluster == 1 else 1)
         cluster *= 2
     for cluster in (max(1, chip.cluster // 2), chip.cluster) if sums and vector > 1 else ():
         for per_thread in range(1, most + 1):
@@ -585,7 +586,8 @@ def _schedule(
     )  # fmt: skip
     places = shape.vectors_per_thread * shape.threads * shape.rows
     row = raw // shape.vectors_per_thread * places
-    common = vector * places * sum(buffers[name].dtype.size for name in kept_for_all(kernel, plain))
+    of_a_row = vector * shape.vectors_per_thread * shape.threads
+    common = sum(-(-of_a_row * buffers[name].dtype.size // 16) * 16 for name in kept_for_all(kernel, plain))
     # Measured: row tiles, and float32 that no persistent block prefetches, are better off in registers than in more
     # shared memory than a kernel can declare.
     asks = not kernel.row_tiles and (persistent or all(buffers[p.name].dtype.size < 4 for p in streams))
@@ -668,12 +670,15 @@ def _fitting_rows(kernel: RowKernel, plan: RowSchedule) -> int:
     return max((rows for rows in fewer if threads(rows) >= MORE_THREADS * threads(plan.rows)), default=plan.rows)
 
 
-def _side_by_side(kernel: RowKernel, plan: RowSchedule, width: int) -> int:
-    """Blocks of a multiprocessor: as many as its registers should hold, and of persistent ones no more than there are.
+def _side_by_side(kernel: RowKernel, plan: RowSchedule, width: int, chip: Chip) -> int:
+    """Blocks of a multiprocessor: as many as its registers and its shared memory should hold, and of persistent ones no
+    more than there are.
 
     A thread may have the registers that blocks would need which nobody launches. ``width``: bytes of all streams.
     """
     fitting = resident(kernel, plan)
+    if plan.dynamic:
+        fitting = max(1, min(fitting, chip.shared // plan.dynamic))
     if not plan.persistent:
         return fitting
     if kernel.row_tiles:

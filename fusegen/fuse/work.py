@@ -72,6 +72,17 @@ def work_of_op(op: Op, sizes: Mapping[str, int]) -> Work:
     return counter.found
 
 
+def instructions(parts: Iterable[Expr], half: bool, each: Callable[[Expr], bool]) -> float:
+    """What these parts of expressions are, each once.
+
+    Args:
+        half: results are rounded to a half type, so the faster texts of functions do.
+        each: whether something is computed at every element.
+    """
+    counter = _Counter(half, Axes({}), {}, each)
+    return sum(counter.call(part).issued for part in parts if isinstance(part, Call))
+
+
 def work_of_kernel(kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> Work:
     """What a kernel computes: each walk over a row computes anew what none before it has kept.
 
@@ -124,7 +135,7 @@ class _Counter:
                 self.reduced.add(item.name)  # one that walks twice is counted with both
         for node in walk([item.expr for item in items]):
             if isinstance(node, Call) and node not in taken:
-                self._count(node, self._call(node))
+                self._count(node, self.call(node))
 
     def access(self, thing: Tensorlike) -> None:
         """Reading or writing each element of a tensor once."""
@@ -153,7 +164,8 @@ class _Counter:
             taken.add(reduce.expr)
         return _of_words(reduce.expr.dtype)
 
-    def _call(self, node: Call) -> Work:
+    def call(self, node: Call) -> Work:
+        """One call alone, at one point."""
         if node.function in _FREE or not any(not isinstance(n, Const) for n in node.args):
             return Work()
         argument = node.args[-1]

@@ -13,10 +13,14 @@ from fusegen.core.intervals import Intervals
 from fusegen.core.ir import Call, Const, Detail, Expr, Ref, Size, is_call, walk, whole
 from fusegen.core.within import Within
 from fusegen.declare.table import Function, Kind, lookup
+from fusegen.fuse.work import instructions
 
 _ATOM = 10
 _UNARY = 8
 _PRODUCT = 7
+# Instructions of a select's sides: so many are a function's, not an operator's, which compilers compute before a select
+# by themselves; and more than that are worth a branch, which all threads of a warp may take alike.
+OF_A_FUNCTION, WORTH_A_BRANCH = 4, 64
 _SMALL_INTEGERS = (dtypes.int8, dtypes.uint8, dtypes.int16)
 _BYTES = frozenset({dtypes.int8, dtypes.uint8})
 
@@ -81,6 +85,8 @@ class Printer:
                 return self._power(expr)
             case Call("cast"):
                 return self._cast(expr)
+            case Call("div", (Const() as a, Const() as b)) if expr.dtype is dtypes.float32 and _is_usual(b):
+                return f"{literal(a)} / {literal(b)}", _PRODUCT  # by the compiler
             case Call("div", (a, b)) if expr.dtype is dtypes.float32 and _is_count(b):
                 return f"fg::divide_by_count({self._argument(a)}, {self._argument(b)})", _ATOM
             case Call("div", (a, Const() as b)) if self._is_approximate(expr) and _is_inverted(b):
@@ -154,17 +160,29 @@ class Printer:
             return self._in_own_dtype(expr, template.format(inner), _UNARY)
         if function.kind is Kind.SELECT:
             condition, one, other = expr.args
-            printed = [
-                _wrap(at._print(arg), 1)
-                for at, arg in ((self, condition), (self._where(condition), one), (self, other))
-            ]
-            return template.format(*printed), 0
+            printed = [at._print(arg) for at, arg in ((self, condition), (self._where(condition), one), (self, other))]
+            if self._is_best_computed_in_any_case(expr):
+                return f"fg::select({', '.join(text for text, _ in printed)})", _ATOM
+            return template.format(*(_wrap(part, 1) for part in printed)), 0
         level = function.precedence
         least = (level, level + 1) if level else (_UNARY, _UNARY)
         args = [_wrap(self._print(arg), at) for arg, at in zip(expr.args, least, strict=True)]
         if expr.dtype is dtypes.int64 and all(map(self._is_int, expr.args)):  # which would overflow
             args[0] = f"{_ctype(expr.dtype)}({self.text(expr.args[0])})"
         return self._in_own_dtype(expr, template.format(*args), level)
+
+    def _is_best_computed_in_any_case(self, selected: Call) -> bool:
+        """Whether both sides of a select should be computed before it: functions of floats that take few instructions.
+
+        A compiler makes a branch of C's ``?:`` where a side calls a function, and nothing of a thread's next elements
+        starts before that ends. An argument of a function is computed in any case.
+        """
+        if selected.dtype is not dtypes.float32 or not self.each(selected):
+            return False
+        sides = list(walk(selected.args[1:], self.known))
+        computed = [instructions([part], self.half, self.each) for part in sides]
+        calls = any(number >= OF_A_FUNCTION for number in computed)
+        return calls and sum(computed) <= WORTH_A_BRANCH and all(map(_is_of_floats, sides))
 
     def _where(self, condition: Expr) -> Printer:
         """The printer of what is selected under a condition: a place that counts from the end becomes one that exists
@@ -244,6 +262,18 @@ _LONGEST = 2**44
 
 # What an int may be computed by where int64 is asked for, if all of it fits.
 _OF_INTS = ("add", "sub", "neg", "abs", "mul")
+
+
+def _is_of_floats(expr: Expr) -> bool:
+    """Whether it may be computed where nobody asks for it: numbers as they are, and functions of floats."""
+    match expr:
+        case Ref() | Const() | Size():
+            return True
+        case Call("located" | "draw") | Within():
+            return False
+        case Call(_, args):
+            return all(arg.dtype.is_float or arg.dtype is dtypes.bool_ or not isinstance(arg, Call) for arg in args)
+    return False
 
 
 def _is_count(expr: Expr) -> bool:

@@ -77,6 +77,8 @@ class Rows(RowParts):
         self.counter = FIRST if plan.rows > 1 else Symbol("row")
         self.raw_ahead = self._raw(self.ahead, plan.prefetch, plan.staged) if self.ahead else None
         self.ends_ahead = self._ends(self.ahead, plan.prefetch)
+        # What all rows have in common, and lies in shared memory once: threads of one row read it for all.
+        self.is_read_by_one_row = bool(self.shared) and plan.dynamic > 0 and plan.rows > 1
 
     def program(self) -> KernelProgram:
         """All of it."""
@@ -291,7 +293,8 @@ class Rows(RowParts):
             found += self._ends_of_rows(None)
         found += self._common()
         begin = Declare(self.index, counter.name, first)
-        ready = [LINK_READY] if plan.cluster > 1 else []
+        ready = [AWAIT_LOADS, Do(invoke("__syncthreads"))] if self.is_read_by_one_row else []
+        ready += [LINK_READY] if plan.cluster > 1 else []
         if not plan.prefetch:
             body = [*self._placed("row", counter), *self._to_be_read(), *self._loads(operands)]
             body += [AWAIT_LOADS] if plan.staged else []
@@ -325,7 +328,10 @@ class Rows(RowParts):
         raw, ends = self._raw(self.shared, False, plan.dynamic > 0), self._ends(self.shared)
         reads = self._where_elements_are([*raw.coordinates, *raw.reads], END if plan.unaligned else N)
         found: list[Statement] = [Comment(f"All {'its ' if plan.slices else ''}rows have these in common.")]
-        found += [*raw.declarations, *self._parts(reads, True)]
+        parts = self._parts(reads, True)
+        if self.is_read_by_one_row:
+            parts = [If(THREAD_ROW.equals(0), tuple(parts))]
+        found += [*raw.declarations, *parts]
         found += [*ends.declarations, *self._at_edge(ends.reads)] if ends else []
         return [*found, BLANK]
 

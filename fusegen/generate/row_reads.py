@@ -12,6 +12,7 @@ from fusegen.generate.builder import Builder
 from fusegen.generate.traversal import Ahead
 from fusegen.kernel_program.nodes import (
     BLOCK,
+    THREAD,
     THREAD_ROW,
     AddressOf,
     Assign,
@@ -92,7 +93,8 @@ class RowReads(Builder):
         """The place of a staged operand."""
         plan, name = self.schedule, self.stem(operand.name)
         turns = (2,) if double_buffered else ()
-        dims = (*turns, plan.vectors_per_thread, plan.threads * plan.rows)
+        rows = 1 if operand in self.shared else plan.rows
+        dims = (*turns, plan.vectors_per_thread, plan.threads * rows)
         if not plan.dynamic:
             return Shared(self._raw_type(operand), f"{name}_row", dims, alias=f"{name}_element")
         placed = [*self.shared, *self.ahead]
@@ -105,13 +107,16 @@ class RowReads(Builder):
     def _read_staged(self, operand: Operand, double_buffered: bool, found: Ahead) -> None:
         row: Term = Symbol(f"{self.stem(operand.name)}_row")
         row = row.at(Binary("^", TURN, Number(1))) if double_buffered else row
-        place = row.at(PART, Symbol("thread"))
+        place = row.at(PART, self._place_of(operand))
         if self.schedule.unaligned and operand in self.shared:
             found.reads.append(Assign(place, self._across(operand.name)))
             return
 
+        own = all(move != "0" for move in self.schedule.placement(operand.name).moves[: self.schedule.loops])
+        load = "fg::load_async" if own or operand in self.shared else "fg::load_async_cached"
+
         def read(pointer: Term) -> Statement:
-            return Do(invoke("fg::load_async", AddressOf(place), pointer))
+            return Do(invoke(load, AddressOf(place), pointer))
 
         found.reads += self.access(read, operand.name, self.offset(operand.name, range(self.fast + 1)))
 
@@ -157,10 +162,14 @@ class RowReads(Builder):
         """Where a thread finds what it has read of an operand."""
         plan, row = self.schedule, Symbol(f"{self.stem(operand.name)}_row")
         if operand in self.shared:
-            return row.at(PART, *([Symbol("thread")] if plan.dynamic else []))
+            return row.at(PART, *([self._place_of(operand)] if plan.dynamic else []))
         if not plan.staged:
             return row.at(PART)
         return row.at(*([TURN] if plan.prefetch else []), PART, Symbol("thread"))
+
+    def _place_of(self, operand: Operand) -> Term:
+        """Which of a staged operand's vectors are a thread's: each row has its own but of what all have in common."""
+        return THREAD if operand in self.shared and self.schedule.rows > 1 else Symbol("thread")
 
     def _element_coordinates(self, names: Sequence[str]) -> list[Statement]:
         return self.coordinates(self.over_loops.start, self.fast, Symbol("at"), self.moving(names, self.over_loops))

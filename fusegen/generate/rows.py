@@ -374,7 +374,10 @@ class RowParts(RowReads):
         plan = self.schedule
         if not plan.persistent or not self.kernel.reduces:
             return []
-        return [Do(invoke("__syncthreads"))] if plan.threads > 32 and self.sites < 2 else []
+        if plan.threads <= 32 or self.sites >= 2:
+            return []
+        several = plan.rows > 1
+        return [Do(invoke("fg::row_barrier", of=(plan.threads, plan.rows)) if several else invoke("__syncthreads"))]
 
     def column(self, reduce: Reduce) -> Column:
         """What is kept of a sum over rows."""

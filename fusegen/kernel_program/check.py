@@ -54,6 +54,7 @@ from fusegen.kernel_program.nodes import (
 # a block, or none for sure.
 _CLUSTER, _BLOCK, _NONE = range(3)
 _WARP = 32
+_BARRIERS = ("__syncthreads", "fg::row_barrier")
 
 
 def check_program(program: KernelProgram, what: str) -> None:
@@ -221,9 +222,7 @@ class _Check:
         if self.program.cluster > 1 or self.quiet:
             return
         waiting = [node for node in _invoked(loop.body) if _waits(node)]
-        exchanges = any(
-            node.function != "__syncthreads" and not FUNCTIONS[node.function].alternates for node in waiting
-        )
+        exchanges = any(node.function not in _BARRIERS and not FUNCTIONS[node.function].alternates for node in waiting)
         self._require(len(waiting) != 1 or not exchanges, "an exchange that its own next turn may overtake", loop.name)
 
     # -- terms ----------------------------------------------------------------------------------------------------

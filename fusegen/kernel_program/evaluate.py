@@ -147,11 +147,13 @@ class _Machine(Lockstep):
             at = self._all_of(pointer.at)
         self._into_shared(place, pointer.buffer.read(at), copied=True)
 
+    _load_async_cached = _load_async
+
     def _await_loads(self, term: Invoke) -> None:
         for scope in self.scope.maps:
             for found in scope.values():
                 if isinstance(found, SharedArray):
-                    found.arrive(self.block[self.active], self.thread[self.active])
+                    found.arrive(self.block[self.active], self.thread[self.active], self.meeting)
 
     def _read_again(self, term: Invoke) -> None:
         """A hint to the compiler."""
@@ -300,6 +302,8 @@ class _Machine(Lockstep):
 
     def _syncthreads(self, term: Invoke) -> None:
         """The table says that they wait."""
+
+    _row_barrier = _syncthreads
 
     def _wait_for_previous_kernel(self, term: Invoke) -> None:
         """Kernels run one after the other here."""

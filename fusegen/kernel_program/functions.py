@@ -60,6 +60,7 @@ _ROWS = (
     DeviceFunction("fg::within"),
     DeviceFunction("fg::no_place"),
     DeviceFunction("fg::load_async", effect=True),
+    DeviceFunction("fg::load_async_cached", effect=True),
     DeviceFunction("fg::await_loads", effect=True),
     DeviceFunction("fg::read_again", effect=True),
     DeviceFunction("fg::store", effect=True),
@@ -85,6 +86,7 @@ _ROWS = (
     DeviceFunction("fg::combine"),
     # Threads.
     DeviceFunction("__syncthreads", _BLOCK, effect=True),
+    DeviceFunction("fg::row_barrier", _BLOCK, effect=True),
     DeviceFunction("fg::wait_for_previous_kernel", effect=True),
     DeviceFunction("fg::block_sum", _BLOCK),
     DeviceFunction("fg::block_merge", _BLOCK),

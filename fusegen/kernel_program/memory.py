@@ -136,16 +136,23 @@ class SharedArray:
         require((self.writer[index] == thread).all(), "two threads write one element of shared memory")
         self.awaited[index] = not copied
 
-    def arrive(self, blocks: torch.Tensor, threads: torch.Tensor) -> None:
-        """What these threads have copied is there."""
+    def arrive(self, blocks: torch.Tensor, threads: torch.Tensor, meetings: torch.Tensor) -> None:
+        """What these threads have copied is there: for themselves, and for others once their block has met again.
+
+        Args:
+            meetings: how often each block has met.
+        """
         import torch
 
         waits = torch.zeros(len(self.values), int(threads.max()) + 1, dtype=torch.bool, device=threads.device)
         waits[blocks, threads] = True
         own = self.writer.reshape(len(self.values), -1)
         known = (own >= 0) & (own < waits.shape[1])
-        arrived = waits.gather(1, own.clamp(0, waits.shape[1] - 1)) & known
-        self.awaited |= arrived.reshape(self.awaited.shape)
+        arrived = (waits.gather(1, own.clamp(0, waits.shape[1] - 1)) & known).reshape(self.awaited.shape)
+        arrived &= ~self.awaited
+        now = meetings.reshape(-1, *[1] * self.dims).expand(self.awaited.shape)
+        self.written_in[arrived] = now[arrived]
+        self.awaited |= arrived
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ void kl_div_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
     const float input = input_v[k];
     const float target = target_v[k];
     const float prod_d_out = d_out * fg::divide_by_count(1.0f, float(D0 * D1));
-    const float sum = 1.0f + (target == 0.0f && target <= 0.0f ? 0.0f : fg::fast_log(target));
+    const float sum = 1.0f + fg::select(target == 0.0f && target <= 0.0f, 0.0f, fg::fast_log(target));
     d_input_v[k] = -(prod_d_out * target);
     d_target_v[k] = prod_d_out * (sum - input);
   }

@@ -17,7 +17,7 @@
 //   sum_d_bias = sum[d0](d_out)
 // rows: 4 blocks of 256 threads a row over D1, which stays in shared memory: read once; sum_d_weight, sum_d_bias added
 //     up over the rows of a group, then over groups by a second kernel
-extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(256, 3)
+extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(256, 2)
 void layer_norm_backward_f32_d_input(const float* __restrict__ input_ptr,            // [D0, D1]
                                      const float* __restrict__ weight_ptr,           // [D1]
                                      const float* __restrict__ d_out_ptr,            // [D0, D1]
@@ -152,7 +152,7 @@ void layer_norm_backward_f32_d_input(const float* __restrict__ input_ptr,       
 //   d_weight = sum_d_weight
 //   d_bias = sum_d_bias
 // column: 64 neighbouring results a block, reduced over GROUPS
-extern "C" __global__ __launch_bounds__(512)
+extern "C" __global__ __launch_bounds__(256, 4)
 void layer_norm_backward_f32_d_weight_and_1_more(const float* sum_d_weight_by_group_ptr,  // [GROUPS, D1]
                                                  const float* sum_d_bias_by_group_ptr,    // [GROUPS, D1]
                                                  float* __restrict__ d_weight_ptr,        // [D1]
@@ -160,7 +160,7 @@ void layer_norm_backward_f32_d_weight_and_1_more(const float* sum_d_weight_by_gr
                                                  int m, int n, int sum_d_weight_by_group_stride1,
                                                  int sum_d_bias_by_group_stride1) {
   fg::wait_for_previous_kernel();
-  // A block owns 64 neighbouring results; its 16 rows of threads share the elements.
+  // A block owns 64 neighbouring results; its 8 rows of threads share the elements.
   const int result = int(blockIdx.x) * 64 + 2 * threadIdx.x;
   const bool inside = result < m;
   const int j0 = result;
@@ -169,7 +169,7 @@ void layer_norm_backward_f32_d_weight_and_1_more(const float* sum_d_weight_by_gr
   fg::Vec<float, 2> sum_d_bias_v = {};
   if (inside) {
 #pragma unroll 4
-    for (int at = threadIdx.y; at < n; at += 16) {
+    for (int at = threadIdx.y; at < n; at += 8) {
       const int j1 = at;
       const int sum_d_weight_by_group_at = j0 + j1 * sum_d_weight_by_group_stride1;
       const auto sum_d_weight_by_group_v = fg::load_vector<2>(sum_d_weight_by_group_ptr + sum_d_weight_by_group_at);
@@ -184,8 +184,8 @@ void layer_norm_backward_f32_d_weight_and_1_more(const float* sum_d_weight_by_gr
       }
     }
   }
-  sum_d_weight_v = fg::column_sum<16>(sum_d_weight_v);
-  sum_d_bias_v = fg::column_sum<16>(sum_d_bias_v);
+  sum_d_weight_v = fg::column_sum<8>(sum_d_weight_v);
+  sum_d_bias_v = fg::column_sum<8>(sum_d_bias_v);
 
   if (inside && threadIdx.y == 0) {
     fg::store_vector<2>(d_weight_ptr + j0, sum_d_weight_v);

@@ -29,7 +29,7 @@ void nll_loss_backward_bf16(const int64_t* __restrict__ target_ptr,   // [D0]
   for (int k = 0; k < 8; ++k) {
     const int64_t index_d1 = j1 + k;
     const bool counted = ((target != ignore_index) & (target >= 0)) & (target < D1);
-    const float chosen = index_d1 == target ? -(d_out * fg::divide(1.0f, float(total_3))) : 0.0f;
+    const float chosen = fg::select(index_d1 == target, -(d_out * fg::divide(1.0f, float(total_3))), 0.0f);
     d_input_v[k] = counted ? chosen : 0.0f;
   }
   fg::store_vector<8>(d_input_ptr + at, d_input_v);

@@ -7,7 +7,7 @@
 //   ratio_sum_exp = 1 / sum_exp
 //   out = exp(input - stop_gradient(top)) * ratio_sum_exp
 // rows: 512 threads a row over D1, which stays in shared memory: read once
-extern "C" __global__ __launch_bounds__(512, 2)
+extern "C" __global__ __launch_bounds__(512, 1)
 void softmax_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
                           bf16* __restrict__ out_ptr,          // [D0, D1]
                           int m, int n, int input_stride0, int out_stride0) {

@@ -81,9 +81,9 @@ void triplet_margin_loss_forward_f32_out(const float* total_2_ptr,     // [D0]
       const float total_2 = total_2_v[k];
       const float total_3 = total_3_v[k];
       const bool same_total_2 = total_2 == 0.0f;
-      const float near = same_total_2 ? total_2 : fg::sqrt(same_total_2 ? 1.0f : total_2);
+      const float near = fg::select(same_total_2, total_2, fg::sqrt(same_total_2 ? 1.0f : total_2));
       const bool same_total_3 = total_3 == 0.0f;
-      const float far = same_total_3 ? total_3 : fg::sqrt(same_total_3 ? 1.0f : total_3);
+      const float far = fg::select(same_total_3, total_3, fg::sqrt(same_total_3 ? 1.0f : total_3));
       const float diff_far = margin + near - far;
       const float loss = diff_far < 0.0f ? 0.0f : diff_far;
       total_part += loss;

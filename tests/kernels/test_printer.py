@@ -197,6 +197,31 @@ def test_halves_have_the_faster_texts() -> None:
     assert full.text(apply("exp", square)) == "expf(-(a * a))"
 
 
+def test_both_sides_of_a_select_are_computed_where_one_calls_a_function() -> None:
+    """Of C's ``?:`` compilers make a branch there, and a thread's next elements wait behind it."""
+    printer = Printer(half=False, each=lambda _: True)
+    exponential = apply("exp", A)
+    assert printer.text(apply("where", C, exponential, B)) == "fg::select(c, expf(a), b)"
+    assert printer.text(apply("where", C, B, apply("div", A, B))) == "fg::select(c, b, fg::divide(a, b))"
+    inner = apply("where", C, A, exponential)
+    assert printer.text(apply("where", C, inner, B)) == "fg::select(c, fg::select(c, a, expf(a)), b)"
+    # Not where operators do, nor what is known, nor once for many elements, nor what is worth a branch.
+    for kept in (add(apply("mul", A, B), A), apply("abs", A), apply("minimum", A, B)):
+        assert printer.text(apply("where", C, kept, B)).startswith("c ? ")
+    known = Printer(half=False, known={exponential: "power"}, each=lambda _: True)
+    assert known.text(apply("where", C, exponential, B)) == "c ? power : b"
+    assert Printer(half=False).text(apply("where", C, exponential, B)) == "c ? expf(a) : b"
+    assert printer.text(apply("where", C, apply("lgamma", A), B)) == "c ? lgammaf(a) : b"
+
+
+def test_integers_that_a_condition_keeps_apart_are_not_computed_without_it() -> None:
+    """A division by zero, say, which ends a process that computes it on a CPU."""
+    printer = Printer(half=False, each=lambda _: True)
+    quotient = Call("cast", (apply("floor_divide", L, L),), F32)
+    text = printer.text(apply("where", apply("ne", L, const(0, I64)), apply("exp", quotient), A))
+    assert text.startswith("l != 0 ? expf(")
+
+
 def test_doubles_beside_halves_have_not() -> None:
     """The faster texts are of float32: ``fg::fast_sqrt`` of a double would be that of what is left of it."""
     for name in ("exp", "sqrt", "sin", "tanh"):

@@ -52,10 +52,11 @@ pytestmark = pytest.mark.cpu
 # A statement that makes a thread wait for others, or for what it has asked for.
 WAITS = re.compile(
     r"(?<![\w:.])(?:fg::|link\.)?"
-    r"(?:__sync\w+|cluster_arrive|cluster_wait|ready|receive|await_loads|wait_for_previous_kernel)\([^;{}]*\);"
+    r"(?:__sync\w+|fusegen_sync_row|row_barrier(?:<[^<>]*>)?|cluster_arrive|cluster_wait|ready|receive|await_loads|"
+    r"wait_for_previous_kernel)\([^;{}]*\);"
 )
 # The functions of kernel programs that do nothing else.
-WAITING = {"__syncthreads", "fg::await_loads", "fg::wait_for_previous_kernel", "ready"}
+WAITING = {"__syncthreads", "fg::row_barrier", "fg::await_loads", "fg::wait_for_previous_kernel", "ready"}
 SCANS = "scans"  # whose programs no Builder makes
 FUNCTION = re.compile(r"^\s*(?:template <[^;]*?> *)?(?:static )?FG_DEVICE [^;=]*?(\w+)\(", re.MULTILINE)
 FOLDER = ROOT / "templates"
@@ -170,6 +171,12 @@ HEADER_KERNELS: dict[str, tuple[str, tuple[int, int, int]]] = {
         TWICE.format(declare=VALUE, body="float of[] = {value}; fg::rows_sum<64, 4>(of); value = of[0];"), (64, 4, 1),
     ),
     "combine_block": (TWICE.format(declare=VALUE, body="fg::row_sum<64, 2, 0>(value); __syncthreads();"), (64, 2, 1)),
+    **{
+        f"row_barrier:{n}": (
+            TWICE.format(declare=VALUE, body=f"fg::row_sum<64, {n + 1}, 0>(value); __syncthreads();"), (64, n + 1, 1),
+        )
+        for n in range(2)
+    },
     "combine_column": (
         TWICE.format(declare=VALUE, body="fg::columns_sum<8, 32, 0>(value); __syncthreads();"), (32, 8, 1),
     ),

@@ -109,7 +109,7 @@ enum { kStackBytes = 256 << 10 };  // red zones make frames large
 #else
 enum { kStackBytes = 128 << 10 };
 #endif
-enum State { kReady, kAtBarrier, kAtCollective, kAtCluster, kAtLink, kExited };
+enum State { kReady, kAtBarrier, kAtRow, kAtCollective, kAtCluster, kAtLink, kExited };
 
 struct Site {  // the call of a barrier or collective, for messages and to tell two barriers apart
   const char* what;
@@ -219,6 +219,7 @@ __attribute__((noreturn, cold, format(printf, 2, 3))) void fail(Code code, const
 // A place that an axis does not have. The launch goes on, and says so when it has ended.
 __attribute__((cold)) void misplaced(int64_t place, int64_t size, int64_t position, int site);
 void wait_barrier(const Site& site);
+void wait_row(const Site& site);
 const Fiber& wait_collective(const Site& site, uint32_t mask, uint64_t sent, int source);
 void wait_warp(const Site& site, uint32_t mask);
 void arrive_at_cluster(const Site& site);

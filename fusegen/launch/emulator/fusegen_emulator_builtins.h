@@ -23,6 +23,11 @@ inline void __syncthreads(fusegen_emulator::Site site = fusegen_emulator::site("
   fusegen_emulator::wait_barrier(site);
 }
 
+// A barrier of its own for the threads of each threadIdx.y (PTX: bar.sync of a number and a count).
+inline void fusegen_sync_row(fusegen_emulator::Site site = fusegen_emulator::site("row_barrier()")) {
+  fusegen_emulator::wait_row(site);
+}
+
 inline void __syncwarp(unsigned mask = ~0u, fusegen_emulator::Site site = fusegen_emulator::site("__syncwarp()")) {
   fusegen_emulator::wait_warp(site, mask);
 }

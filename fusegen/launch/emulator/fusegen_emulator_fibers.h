@@ -90,6 +90,28 @@ inline void release_barrier(Worker& w, Block& block) {
   block.at_barrier = 0;
 }
 
+// Lets the threads of one threadIdx.y go once all of them that still live have arrived.
+inline void release_row(Worker& w, Block& block, unsigned row) {
+  const unsigned count = w.launch->block.x;
+  Fiber* const threads = block.fibers + row * count;
+  const Fiber* first = nullptr;
+  for (unsigned i = 0; i < count; ++i) {
+    if (threads[i].state == kExited) continue;
+    if (threads[i].state != kAtRow) return;
+    if (!first) first = &threads[i];
+    if (threads[i].site.line != first->site.line) {
+      return record(*w.launch, kDivergence,
+                    "threads of row %u of a block meet in different barriers: thread %u at %s:%d, thread %u at %s:%d", row,
+                    first->index.x, first->site.file, first->site.line, i, threads[i].site.file, threads[i].site.line);
+    }
+  }
+  if (!first) return;
+  meet(w, threads, count, [threads](unsigned i) { return threads[i].state == kAtRow; });
+  for (unsigned i = 0; i < count; ++i) {
+    if (threads[i].state == kAtRow) threads[i].state = kReady;
+  }
+}
+
 // Lets the lanes of `mask` go once all that still live have arrived with that same mask.
 inline void release_collective(Worker& w, Block& block, unsigned warp, uint32_t mask) {
   const uint32_t group = mask & block.warp_live[warp];
@@ -137,6 +159,16 @@ void wait_barrier(const Site& site) {
   if (self.state != kReady || w.order || failed(*w.launch)) suspend();
 }
 
+void wait_row(const Site& site) {
+  Worker& w = *worker;
+  if (!w.current) fail_without_barriers(site);
+  Fiber& self = *w.current;
+  self.state = kAtRow;
+  self.site = site;
+  release_row(w, block_of(w, self), self.index.y);
+  if (self.state != kReady || w.order || failed(*w.launch)) suspend();
+}
+
 inline const Fiber& wait_lanes(const Site& site, uint32_t mask, uint64_t sent, int source, bool orders) {
   Worker& w = *worker;
   if (!w.current) fail_without_barriers(site);
@@ -171,6 +203,7 @@ inline void exit_thread(Worker& w, Fiber& self) {
   --block.live;
   block.warp_live[warp] &= ~(1u << thread % 32);
   release_barrier(w, block);  // as on hardware since Volta, barriers count the threads that have not exited
+  release_row(w, block, self.index.y);
   for (unsigned lane = 0; lane < 32; ++lane) {
     if (block.warp_waiting[warp] >> lane & 1) {
       release_collective(w, block, warp, block.fibers[warp * 32 + lane].mask);
