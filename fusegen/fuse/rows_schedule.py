@@ -488,9 +488,10 @@ def _own_shape(
         if first is not None:
             threads, more = _whole_warps(per_block, first), _whole_warps(per_block, first + 1)
             if cluster == 1 and first < repeats and more * (first + 1) <= FEWER_IDLE * threads * first:
-                threads = more
-            each = -(-per_block // threads)
-            return _Shape(threads, each, cluster, max(1, side // threads) if cluster == 1 else 1)
+                threads, first = more, first + 1
+            if sums and vector == 1:  # many each, of which some would be for nothing: in fours, for few texts
+                first = min(first, 4 * math.ceil(-(-per_block // threads) / 4))
+            return _Shape(threads, first, cluster, max(1, side // threads) if cluster == 1 else 1)
         cluster *= 2
     for cluster in (max(1, chip.cluster // 2), chip.cluster) if sums and vector > 1 else ():
         for per_thread in range(1, most + 1):
