@@ -99,7 +99,7 @@ template <int Cluster> struct Link {
 // do with each other, so each of several has a barrier of its own: none waits for the slowest. Their numbers are literals,
 // or a block would have all 16 that there are, and a multiprocessor fewer blocks.
 template <int Threads, int Rows, int Row = 0> FG_DEVICE void row_barrier() {
-  static_assert(Threads <= 32 || Rows < 16, "a block has 16 barriers, and the first is __syncthreads'");
+  static_assert(Rows < 16, "a block has 16 barriers, and the first is __syncthreads'");
   if constexpr (Rows == 1) {
     __syncthreads();
   } else {
@@ -121,15 +121,16 @@ template <typename How, int Threads, int Rows, int Site, typename S, int N> FG_D
   constexpr int lanes = Threads < 32 ? Threads : 32, warps = Threads / 32;
 #pragma unroll
   for (int i = 0; i < N; ++i) values[i] = How::template lanes<lanes>(values[i]);
-  if (warps <= 1) return;
-  FUSEGEN_SHARED(Stored<S>, of_warps, [N][Rows][warps > 1 ? warps : 1]);
-  if (threadIdx.x % 32 == 0) {
+  if constexpr (warps > 1) {
+    FUSEGEN_SHARED(Stored<S>, of_warps, [N][Rows][warps]);
+    if (threadIdx.x % 32 == 0) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) of_warps[i][threadIdx.y][threadIdx.x / 32].put(values[i]);
+      for (int i = 0; i < N; ++i) of_warps[i][threadIdx.y][threadIdx.x / 32].put(values[i]);
+    }
+    row_barrier<Threads, Rows>();
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = How::all(of_warps[i][threadIdx.y], warps);
   }
-  row_barrier<Threads, Rows>();
-#pragma unroll
-  for (int i = 0; i < N; ++i) values[i] = How::all(of_warps[i][threadIdx.y], warps);
 }
 template <typename How, int Threads, int Site, int Cluster, typename S, int N>
 FG_DEVICE void combine_cluster(Link<Cluster>& link, S (&values)[N]) {

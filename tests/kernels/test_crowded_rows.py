@@ -155,3 +155,11 @@ def test_no_more_blocks_are_launched_than_shared_memory_has_room_for() -> None:
     plan = kernel.schedule
     assert plan.persistent and plan.resident * plan.dynamic <= HOPPER.shared
     assert kernel.launch.grid[0] == plan.resident * rows_schedule.MULTIPROCESSORS
+
+
+@pytest.mark.parametrize("length", [2, 8, 16, 128, 512, 1024, 2048])
+def test_blocks_of_many_rows_and_of_few_compile_for_gpus(length: int) -> None:
+    """From a thread a row, 256 of them, to a row of several warps, and few of these."""
+    rows, weights = torch.empty(70000, length), torch.empty(2, length)
+    for kernel in kernels_of(scaled, rows, *weights.detach().clone().unbind()):
+        to_cubin(kernel.rendered.text, arch="sm_90", headers=headers(), declared="")
