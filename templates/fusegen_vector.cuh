@@ -88,19 +88,8 @@ template <int N, typename T> FG_DEVICE Raw<T, N> load_raw(const T* pointer) {
   memcpy(raw.word, &values, sizeof values);
   return raw;
 }
-// The same into shared memory, where it arrives while the thread does something else; each thread awaits its own. What
-// others read as well comes through the first cache: of a few bytes that all multiprocessors ask for again and again, the
-// second one's part that has them would be the slowest thing on the GPU.
+#if !defined(FUSEGEN_EMULATOR) && __CUDA_ARCH__ >= 800
 template <bool Cached, int N, typename T> FG_DEVICE void copy_async(Raw<T, N>* shared, const T* pointer) {
-  if constexpr (!whole_words<T, N>) {  // it copies 4 bytes at least
-    *shared = load_raw<N>(pointer);
-    return;
-  }
-#ifdef FUSEGEN_EMULATOR
-  fusegen_copy_async(shared, &vector_at<const Raw<T, N>>(pointer));
-#elif __CUDA_ARCH__ < 800
-  *shared = load_raw<N>(pointer);
-#else
   const uint32_t address = uint32_t(__cvta_generic_to_shared(shared));
   if constexpr (sizeof(T) * N >= 16) {  // and 16 at most
 #pragma unroll
@@ -115,13 +104,32 @@ template <bool Cached, int N, typename T> FG_DEVICE void copy_async(Raw<T, N>* s
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(pointer), "n"(sizeof(T) * N) : "memory");
   }
+}
+#endif
+// The same into shared memory, where it arrives while the thread does something else; each thread awaits its own.
+template <int N, typename T> FG_DEVICE void load_async(Raw<T, N>* shared, const T* pointer) {
+  if constexpr (!whole_words<T, N>) {  // it copies 4 bytes at least
+    *shared = load_raw<N>(pointer);
+    return;
+  }
+#ifdef FUSEGEN_EMULATOR
+  fusegen_copy_async(shared, &vector_at<const Raw<T, N>>(pointer));
+#elif __CUDA_ARCH__ < 800
+  *shared = load_raw<N>(pointer);
+#else
+  copy_async<false>(shared, pointer);
 #endif
 }
-template <int N, typename T> FG_DEVICE void load_async(Raw<T, N>* shared, const T* pointer) {
-  copy_async<false>(shared, pointer);
-}
+// What others read as well comes through the first cache: of a few bytes that all multiprocessors ask for again and again,
+// the second one's part that has them would be the slowest thing on the GPU.
 template <int N, typename T> FG_DEVICE void load_async_cached(Raw<T, N>* shared, const T* pointer) {
-  copy_async<true>(shared, pointer);
+#if !defined(FUSEGEN_EMULATOR) && __CUDA_ARCH__ >= 800
+  if constexpr (whole_words<T, N>) {
+    copy_async<true>(shared, pointer);
+    return;
+  }
+#endif
+  load_async(shared, pointer);
 }
 FG_DEVICE void await_loads() {
 #ifdef FUSEGEN_EMULATOR

