@@ -32,7 +32,7 @@ os.environ.setdefault("CUDA_CACHE_DISABLE", "1")
 
 # A test process holds thousands of modules, expressions and plans. Going through them every few hundred new objects
 # takes time and frees next to nothing; tests of leaks collect by themselves. What is there before the first test is not
-# gone through at all (pytest_collection_finish).
+# gone through at all (pytest_collection_finish). And torch would ask for a collection after each of its compilations.
 gc.set_threshold(100_000, 10, 10)
 os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")
 

@@ -588,7 +588,8 @@ def _schedule(
     places = shape.vectors_per_thread * shape.threads * shape.rows
     row = raw // shape.vectors_per_thread * places
     of_a_row = vector * shape.vectors_per_thread * shape.threads
-    common = sum(-(-of_a_row * buffers[name].dtype.size // 16) * 16 for name in kept_for_all(kernel, plain))
+    sizes = [of_a_row * buffers[name].dtype.size for name in kept_for_all(kernel, plain)]
+    common = sum(-(-size // VECTOR_BYTES) * VECTOR_BYTES for size in sizes)  # as fg::behind lays them out
     # Measured: row tiles, and float32 that no persistent block prefetches, are better off in registers than in more
     # shared memory than a kernel can declare.
     asks = not kernel.row_tiles and (persistent or all(buffers[p.name].dtype.size < 4 for p in streams))

@@ -72,15 +72,14 @@ def work_of_op(op: Op, sizes: Mapping[str, int]) -> Work:
     return counter.found
 
 
-def instructions(parts: Iterable[Expr], half: bool, each: Callable[[Expr], bool]) -> float:
-    """What these parts of expressions are, each once.
+def instructions(call: Call, half: bool, each: Callable[[Expr], bool]) -> float:
+    """What one call alone is, without its arguments.
 
     Args:
         half: results are rounded to a half type, so the faster texts of functions do.
         each: whether something is computed at every element.
     """
-    counter = _Counter(half, Axes({}), {}, each)
-    return sum(counter.call(part).issued for part in parts if isinstance(part, Call))
+    return _Counter(half, Axes({}), {}, each).call(call).issued
 
 
 def work_of_kernel(kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> Work:

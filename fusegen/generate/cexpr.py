@@ -180,7 +180,7 @@ class Printer:
         if selected.dtype is not dtypes.float32 or not self.each(selected):
             return False
         sides = list(walk(selected.args[1:], self.known))
-        computed = [instructions([part], self.half, self.each) for part in sides]
+        computed = [instructions(part, self.half, self.each) for part in sides if isinstance(part, Call)]
         calls = any(number >= OF_A_FUNCTION for number in computed)
         return calls and sum(computed) <= WORTH_A_BRANCH and all(map(_is_of_floats, sides))
 
@@ -269,7 +269,7 @@ def _is_of_floats(expr: Expr) -> bool:
     match expr:
         case Ref() | Const() | Size():
             return True
-        case Call("located" | "draw") | Within():
+        case Call("located") | Within():
             return False
         case Call(_, args):
             return all(arg.dtype.is_float or arg.dtype is dtypes.bool_ or not isinstance(arg, Call) for arg in args)

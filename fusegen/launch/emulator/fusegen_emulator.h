@@ -186,7 +186,7 @@ struct ClusterBarrier;
 
 struct Block {
   uint3 index;
-  unsigned live, at_barrier;
+  unsigned live, at_barrier, at_row;  // at_row: at the barriers of all rows
   uint32_t warp_live[32], warp_waiting[32];
   Fiber* fibers;
   unsigned char* dynamic_shared;

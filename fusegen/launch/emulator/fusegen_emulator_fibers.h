@@ -108,7 +108,9 @@ inline void release_row(Worker& w, Block& block, unsigned row) {
   if (!first) return;
   meet(w, threads, count, [threads](unsigned i) { return threads[i].state == kAtRow; });
   for (unsigned i = 0; i < count; ++i) {
-    if (threads[i].state == kAtRow) threads[i].state = kReady;
+    if (threads[i].state != kAtRow) continue;
+    threads[i].state = kReady;
+    --block.at_row;
   }
 }
 
@@ -163,9 +165,11 @@ void wait_row(const Site& site) {
   Worker& w = *worker;
   if (!w.current) fail_without_barriers(site);
   Fiber& self = *w.current;
+  Block& block = block_of(w, self);
   self.state = kAtRow;
   self.site = site;
-  release_row(w, block_of(w, self), self.index.y);
+  ++block.at_row;
+  release_row(w, block, self.index.y);
   if (self.state != kReady || w.order || failed(*w.launch)) suspend();
 }
 
@@ -203,7 +207,7 @@ inline void exit_thread(Worker& w, Fiber& self) {
   --block.live;
   block.warp_live[warp] &= ~(1u << thread % 32);
   release_barrier(w, block);  // as on hardware since Volta, barriers count the threads that have not exited
-  release_row(w, block, self.index.y);
+  if (block.at_row) release_row(w, block, self.index.y);
   for (unsigned lane = 0; lane < 32; ++lane) {
     if (block.warp_waiting[warp] >> lane & 1) {
       release_collective(w, block, warp, block.fibers[warp * 32 + lane].mask);
@@ -326,7 +330,7 @@ inline bool run_round(Worker& w, unsigned begin, unsigned end) {
 inline void start_fibers(Worker& w, Block& block) {
   const unsigned threads = block_threads(w);
   block.live = threads;
-  block.at_barrier = 0;
+  block.at_barrier = block.at_row = 0;
   for (unsigned warp = 0; warp * 32 < threads; ++warp) {
     const unsigned lanes = threads - warp * 32;
     block.warp_live[warp] = lanes >= 32 ? ~0u : (1u << lanes) - 1;
